@@ -1,0 +1,1 @@
+"""The sandbox: a small shop, a model that rehearses, and the agents that work there."""
