@@ -1,0 +1,504 @@
+"""The public API for agent authors: `from runs.agents import Agent, tool, …`.
+
+An agent lives in `agents.py` of any installed Django app and is found at start. Durations are seconds. This module
+touches no table: it says what an agent is; `runs.engine` runs it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Protocol, get_type_hints
+
+from django.apps import apps
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from runs.errors import LongwatchError, UnknownAgent
+
+type Json = None | bool | int | float | str | list[Json] | dict[str, Json]
+
+
+class Effect(StrEnum):
+    """What a call does to the world, and so what may be done with a taken key that has no result."""
+
+    READ = "read"  # nothing: do it again
+    INTERNAL = "internal"  # changes Longwatch's own tables only: runs inside the settling transaction
+    IDEMPOTENT = "idempotent"  # repeating is harmless, even late: do it again
+    KEYED = "keyed"  # the receiver honours the idempotency key: again with the same key
+    CHECKABLE = "checkable"  # the tool can look the effect up: `@tool.reconcile`
+    ONCE = "once"  # can neither be repeated nor looked up: in doubt, a person decides
+
+
+class Refused(Exception):
+    """Raised by a tool: the receiver refused, and it is certain that nothing happened."""
+
+
+class Unknown(Exception):
+    """Raised by a tool: the effect may have happened. Any other exception of an effectful tool means the same."""
+
+
+class CredentialExpired(Exception):
+    """Raised by a tool: the named credential was not accepted (401), and nothing happened."""
+
+
+def seconds(n: float) -> float:
+    return float(n)
+
+
+def minutes(n: float) -> float:
+    return n * 60.0
+
+
+def hours(n: float) -> float:
+    return n * 3600.0
+
+
+def days(n: float) -> float:
+    return n * 86400.0
+
+
+type Policy = Callable[[Mapping[str, Any]], str | None]
+
+
+def above(argument: str, limit: int | str | Decimal) -> Policy:
+    """Gate a call whose `argument` is above `limit`; the reason says both."""
+    threshold = Decimal(limit)
+
+    def policy(arguments: Mapping[str, Any]) -> str | None:
+        value = Decimal(str(arguments[argument]))
+        return f"{argument} {value} is above {threshold}" if value > threshold else None
+
+    return policy
+
+
+def always(arguments: Mapping[str, Any]) -> str | None:
+    return "this tool always needs a person"
+
+
+def never(arguments: Mapping[str, Any]) -> str | None:
+    return None
+
+
+class Call(Protocol):
+    """What a tool is given as its first argument."""
+
+    @property
+    def key(self) -> str:
+        """The idempotency key: at most 255 characters, the same for every try of one intended effect."""
+
+    @property
+    def run(self) -> int: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that this call has left."""
+
+    def stop_requested(self) -> bool:
+        """True once the run was stopped, paused or switched off. Looks at most every 0.2 s."""
+
+    def heartbeat(self, progress: Json = None) -> None:
+        """Tell people how far a long call is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    """A large output; stored once by its hash, referred to everywhere."""
+
+    body: bytes
+    media_type: str = "application/octet-stream"
+    preview: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Returned by a tool that started something outside: the step waits for an event, or until a moment."""
+
+    event: str = ""
+    until: datetime | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Happened:
+    """Returned by a reconcile function: the effect is there, with its result."""
+
+    result: Json
+
+
+@dataclass(frozen=True, kw_only=True)
+class DidNotHappen:
+    """Returned by a reconcile function: the effect is certainly not there."""
+
+    evidence: Json = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsure:
+    """Returned by a reconcile function: it cannot tell. The step goes in doubt."""
+
+    evidence: Json = None
+
+
+type Found = Happened | DidNotHappen | Unsure
+
+
+class BadArguments(LongwatchError):
+    code, status = "bad_arguments", 400
+
+
+class BadTool(LongwatchError):
+    code = "bad_tool"
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=False, ser_json_inf_nan="strings")
+
+
+@dataclass(eq=False, kw_only=True)
+class Tool:
+    """A function that the model may call. Made by `@tool`. Its schema comes from the signature and the docstring."""
+
+    name: str
+    function: Callable[..., Any]
+    effect: Effect
+    irreversible: bool
+    identity: tuple[str, ...]
+    approval: Policy | None
+    rests_on: tuple[str, ...]
+    locks: tuple[str, ...]
+    valid_for: float
+    on_expiry: str
+    timeout: float
+    visible_within: float
+    attempts: int
+    backoff: float
+    _reconcile: Callable[..., Found] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        names = set(self.arguments.model_fields)
+        if self.irreversible and not self.identity:
+            raise BadTool(
+                f"Tool {self.name!r} is irreversible but names no identity arguments.",
+                remedy="Say identity=[…]: the arguments that make two calls the same intended effect.",
+            )
+        for what, given in (("identity", set(self.identity)), ("rests_on", _fields(self.rests_on)), ("locks", _fields(self.locks))):
+            if unknown := given - names:
+                raise BadTool(f"Tool {self.name!r}: {what} names {sorted(unknown)}, which are not arguments.")
+        if self.attempts < 1:
+            raise BadTool(f"Tool {self.name!r}: attempts must be at least 1.")
+
+    @property
+    def description(self) -> str:
+        return inspect.cleandoc(self.function.__doc__ or self.name)
+
+    @property
+    def acts(self) -> bool:
+        """True where a call may change the world outside."""
+        return self.effect not in (Effect.READ, Effect.INTERNAL)
+
+    @cached_property
+    def arguments(self) -> type[BaseModel]:
+        signature = inspect.signature(self.function)
+        hints = get_type_hints(self.function)
+        fields: dict[str, Any] = {}
+        for parameter in list(signature.parameters.values())[1:]:
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            fields[parameter.name] = (hints.get(parameter.name, Any), default)
+        return create_model(f"{self.name}_arguments", __base__=_Arguments, **fields)
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        return self.arguments.model_json_schema(mode="validation")
+
+    @cached_property
+    def contract(self) -> str:
+        """SHA-256 (hex) of what an approval relies on: where the tool lives, what it takes, how it acts.
+
+        Words for people and the model (docstrings) are not part of it, so rewording a tool voids nothing.
+        """
+        return digest(
+            {
+                "connector": self.function.__module__,
+                "tool": self.name,
+                "schema": _without_words(self.schema),
+                "effect": self.effect,
+                "irreversible": self.irreversible,
+                "identity": list(self.identity),
+                "rests_on": list(self.rests_on),
+                "locks": list(self.locks),
+            }
+        )
+
+    def normalise(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
+        """Validate arguments and return them as the JSON that is shown, approved and run.
+
+        Raises: BadArguments, with what is wrong for the model to read.
+        """
+        try:
+            parsed = self.arguments.model_validate(dict(arguments))
+        except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors())
+            raise BadArguments(f"{self.name} was called with wrong arguments: {wrong}") from None
+        dumped: dict[str, Json] = parsed.model_dump(mode="json")
+        return dumped
+
+    def typed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        parsed = self.arguments.model_validate(dict(arguments))
+        return {name: getattr(parsed, name) for name in self.arguments.model_fields}
+
+    def identity_of(self, arguments: Mapping[str, Json]) -> dict[str, Json]:
+        names = self.identity or tuple(self.arguments.model_fields)
+        return {name: arguments.get(name) for name in names}
+
+    def bound_rests_on(self, arguments: Mapping[str, Json]) -> list[str]:
+        return [template.format_map(_Plain(arguments)) for template in self.rests_on]
+
+    def bound_locks(self, arguments: Mapping[str, Json]) -> list[str]:
+        return sorted({template.format_map(_Plain(arguments)) for template in self.locks})
+
+    def gate(self, arguments: Mapping[str, Json]) -> str | None:
+        """Why a person is needed, or None. A policy that raises gates everything."""
+        if self.approval is None:
+            return "it cannot be undone" if self.irreversible else None
+        try:
+            return self.approval(arguments)
+        except Exception as error:  # noqa: BLE001 - fail closed, whatever the policy did
+            return f"its approval policy failed: {type(error).__name__}: {error}"
+
+    def reconcile(self, function: Callable[..., Found]) -> Callable[..., Found]:
+        """Decorator: how to look up at the receiver whether the effect happened. Same arguments as the tool."""
+        self._reconcile = function
+        return function
+
+    @property
+    def reconciler(self) -> Callable[..., Found] | None:
+        return self._reconcile
+
+    def __call__(self, call: Call, **arguments: Any) -> Any:
+        return self.function(call, **arguments)
+
+
+def tool(
+    *,
+    effect: Effect,
+    irreversible: bool = False,
+    identity: Sequence[str] = (),
+    approval: Policy | None = None,
+    rests_on: Sequence[str] = (),
+    locks: Sequence[str] = (),
+    valid_for: float = days(1),
+    on_expiry: str = "reject",
+    timeout: float = 30.0,
+    visible_within: float = 0.0,
+    attempts: int = 3,
+    backoff: float = 1.0,
+    name: str = "",
+) -> Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function `f(call, …)`.
+
+    valid_for: seconds that an approval lasts. on_expiry: `reject` (the agent is told nobody decided) or `hold` (it is
+    asked again without an end). timeout: seconds per try. visible_within: seconds until a look-up shows an effect.
+    attempts, backoff: how often it is tried after failures, and the first pause in seconds (doubled, with jitter).
+    """
+    if on_expiry not in ("reject", "hold"):
+        raise BadTool(f"on_expiry is {on_expiry!r}; it must be 'reject' or 'hold'.")
+
+    def make(function: Callable[..., Any]) -> Tool:
+        return Tool(
+            name=name or getattr(function, "__name__", "tool"),
+            function=function,
+            effect=effect,
+            irreversible=irreversible,
+            identity=tuple(identity),
+            approval=approval,
+            rests_on=tuple(rests_on),
+            locks=tuple(locks),
+            valid_for=float(valid_for),
+            on_expiry=on_expiry,
+            timeout=float(timeout),
+            visible_within=float(visible_within),
+            attempts=attempts,
+            backoff=float(backoff),
+        )
+
+    return make
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Limits of a run and all its descendants. usd as a decimal string; None is no limit."""
+
+    usd: str | None = None
+    tokens: int | None = None
+    calls: int | None = None
+    effects: int | None = None
+    steps: int | None = None
+    working_s: float | None = None
+    unlimited: str = ""  # a reason; without it an agent with no limit at all is refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """One call that an agent without a model asks for."""
+
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    because: str = ""
+    rests_on: Sequence[str] = ()
+    again: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Briefing:
+    """What an agent decides on: built from the tables at every think. Lists are of JSON objects as the model sees them."""
+
+    run: int
+    uid: str
+    goal: str
+    constraints: list[str]
+    inputs: dict[str, Any]
+    log: list[dict[str, Any]]
+    facts: list[dict[str, Any]]
+    work: list[dict[str, Any]]
+    notices: list[dict[str, Any]]
+    budget: dict[str, Any]
+    now: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What `finish` claims, and what `verify` is given: the run's number, inputs, facts and finished effects."""
+
+    run: int
+    outcome: str
+    evidence: list[int]
+    inputs: dict[str, Any]
+    facts: dict[str, Any]
+    effects: list[dict[str, Any]]  # {"step", "tool", "arguments", "result"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What `verify` found at the outside system."""
+
+    holds: bool
+    evidence: Json = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Agent:
+    """An agent. `facts` maps a name pattern to a max age in seconds; the longest pattern that fits wins."""
+
+    name: str
+    instructions: str
+    tools: Sequence[Tool] = ()
+    model: str = ""
+    decide: Callable[[Briefing], list[Ask]] | None = None
+    constraints: Sequence[str] = ()
+    facts: Mapping[str, float] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
+    max_age: float | None = days(7)
+    max_tokens: int = 4096
+    verify: Callable[[Claim], Verdict] | None = None
+    recheck: Mapping[str, Tool] = field(default_factory=dict)
+    spawns: Sequence[str] = ()
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if bool(self.model) == (self.decide is not None):
+            raise BadTool(f"Agent {self.name!r} needs either a model or a decide function.")
+        names = [t.name for t in self.tools]
+        if len(set(names)) != len(names):
+            raise BadTool(f"Agent {self.name!r} has two tools of one name.")
+        for pattern, checker in self.recheck.items():
+            if checker.effect is not Effect.READ:
+                raise BadTool(f"Agent {self.name!r}: recheck of {pattern!r} must be a read tool.")
+
+    def tool(self, name: str) -> Tool | None:
+        return next((t for t in self.tools if t.name == name), None)
+
+    def max_age_of(self, fact: str) -> float | None:
+        return _longest(self.facts, fact)
+
+    def checker_of(self, fact: str) -> Tool | None:
+        return _longest(self.recheck, fact)
+
+    @cached_property
+    def contract(self) -> str:
+        """SHA-256 (hex) over the agent's tools: what a run that is under way relies on."""
+        return digest({"agent": self.name, "tools": sorted((t.name, t.contract) for t in self.tools)})
+
+
+def get_agent(name: str) -> Agent:
+    """Raises: UnknownAgent."""
+    known = get_agents()
+    if name not in known:
+        raise UnknownAgent(name, list(known))
+    return known[name]
+
+
+def get_agents() -> dict[str, Agent]:
+    """Every agent found in the `agents` modules of the installed apps."""
+    if not _found:
+        for config in apps.get_app_configs():
+            module_name = f"{config.name}.agents"
+            if module_name == __name__ or importlib.util.find_spec(module_name) is None:
+                continue
+            for value in vars(importlib.import_module(module_name)).values():
+                if isinstance(value, Agent):
+                    if _found.get(value.name, value) is not value:
+                        raise BadTool(f"Two agents are called {value.name!r}.")
+                    _found[value.name] = value
+    return _found
+
+
+_found: dict[str, Agent] = {}
+
+
+def digest(value: object) -> str:
+    """SHA-256 (hex) of canonical JSON: sorted keys, no spaces."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _longest[V](patterns: Mapping[str, V], name: str) -> V | None:
+    """The value of the longest pattern that fits; `policy` fits `policy` and `policy.x`, `order.*` fits `order.1`."""
+    fitting = [p for p in patterns if name == p or name.startswith(p + ".") or fnmatch.fnmatchcase(name, p)]
+    return patterns[max(fitting, key=len)] if fitting else None
+
+
+def _fields(templates: Sequence[str]) -> set[str]:
+    return {name for template in templates for _, name, _, _ in string.Formatter().parse(template) if name}
+
+
+class _Plain(dict[str, str]):
+    """Arguments for a name template: plain text, so that a value cannot reach into objects."""
+
+    def __init__(self, arguments: Mapping[str, Json]) -> None:
+        super().__init__({k: v if isinstance(v, str) else json.dumps(v) for k, v in arguments.items()})
+
+
+def _without_words(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        # An argument may itself be called "title": only a text under that word is a wording.
+        return {
+            k: _without_words(v) for k, v in schema.items() if not (k in ("description", "title") and isinstance(v, str))
+        }
+    if isinstance(schema, list):
+        return [_without_words(v) for v in schema]
+    return schema

@@ -1,0 +1,148 @@
+"""Anticipated errors. Each takes data and builds a message that names the rule and the remedy."""
+
+
+class LongwatchError(Exception):
+    """Base of every error that a caller is expected to handle. `code` is stable and goes over the API."""
+
+    code = "error"
+    status = 400
+    remedy = ""
+
+    def __init__(self, message: str = "", *, remedy: str = "") -> None:
+        self.message = message or self.__class__.__name__
+        self.remedy = remedy or self.remedy
+        super().__init__(f"{self.message} {self.remedy}".strip())
+
+
+class NotFound(LongwatchError):
+    code, status = "not_found", 404
+
+    def __init__(self, what: str, ref: object) -> None:
+        super().__init__(f"There is no {what} {ref} that you may see.")
+
+
+class Forbidden(LongwatchError):
+    code, status = "forbidden", 403
+
+
+class Malformed(LongwatchError):
+    code, status = "malformed", 400
+
+
+class TooLarge(LongwatchError):
+    code, status = "too_large", 413
+
+
+class Conflict(LongwatchError):
+    """The current state does not allow this. The caller shows the fresh object."""
+
+    code, status = "conflict", 409
+
+
+class KeyReused(LongwatchError):
+    code, status = "idempotency_key_reused", 422
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This Idempotency-Key was used with another body.", remedy="Use a new key, or send the same body."
+        )
+
+
+class RunEnded(Conflict):
+    code = "run_ended"
+
+    def __init__(self, run: int, state: str) -> None:
+        super().__init__(f"Run {run} has ended ({state}); a final state does not change.")
+
+
+class WrongState(Conflict):
+    code = "wrong_state"
+
+    def __init__(self, what: str, state: str, wanted: str) -> None:
+        super().__init__(f"{what} is {state}, so it cannot become {wanted}.")
+
+
+class AlreadyDecided(Conflict):
+    code = "already_decided"
+
+    def __init__(self, approval: int, state: str, by: str, at: str) -> None:
+        who = f" by {by}" if by else ""
+        when = f" at {at}" if at else ""
+        super().__init__(f"Approval {approval} is already {state}{who}{when}; your decision changed nothing.")
+
+
+class AnotherVersion(Conflict):
+    code = "another_version"
+
+    def __init__(self, approval: int, seen: int, now: int) -> None:
+        super().__init__(
+            f"Approval {approval} changed since you saw it (version {seen}, now {now}).",
+            remedy="Look at the fresh one and decide again.",
+        )
+
+
+class SwitchedOff(Conflict):
+    code = "switched_off"
+
+    def __init__(self, scope: str, reason: str) -> None:
+        super().__init__(f"The switch for {scope} is engaged: {reason}", remedy="Release it first.")
+
+
+class UnknownAgent(LongwatchError):
+    code, status = "unknown_agent", 400
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(f"There is no agent {name!r}.", remedy=f"Known: {', '.join(sorted(known)) or 'none'}.")
+
+
+class NoLimit(LongwatchError):
+    code, status = "no_limit", 400
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(
+            f"Agent {agent!r} would run without any limit.",
+            remedy="Give it a budget, or say unlimited with a reason in the agent's Budget.",
+        )
+
+
+class LimitTooLow(Conflict):
+    code = "limit_too_low"
+
+    def __init__(self, dimension: str, wanted: object, used: object) -> None:
+        super().__init__(f"The {dimension} limit cannot be {wanted}: {used} is already spent or reserved.")
+
+
+class OverBudget(LongwatchError):
+    """A reservation does not fit. `by_siblings`: it would fit once what others reserved is settled."""
+
+    code, status = "over_budget", 409
+
+    def __init__(self, *, dimension: str, needed: object, left: object, run: int, by_siblings: bool) -> None:
+        self.dimension, self.needed, self.left, self.run, self.by_siblings = dimension, needed, left, run, by_siblings
+        super().__init__(f"The next step may take {needed} {dimension}; run {run} has {left} left.")
+
+
+class NoPrice(LongwatchError):
+    code, status = "no_price", 409
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        super().__init__(
+            f"There is no price for the model {model!r}, and the run has a limit in USD.",
+            remedy="Choose a model with a known price, or lift the USD limit.",
+        )
+
+
+class Lost(LongwatchError):
+    """The caller no longer holds the run: its epoch moved on. Nothing was changed."""
+
+    code, status = "lost", 409
+
+    def __init__(self, run: int, epoch: int) -> None:
+        self.run, self.epoch = run, epoch
+        super().__init__(f"Run {run} is no longer held at epoch {epoch}.")
+
+
+class OutsideTransaction(RuntimeError):
+    def __init__(self) -> None:
+        super().__init__("A writer module was called outside a transaction; open one in operations, engine or gateway.")

@@ -1,0 +1,43 @@
+"""The tables. One writer module each (see README); everyone else reads."""
+
+from runs.models.access import AgentGrant, ApiToken, StartRequest
+from runs.models.approval import Approval, Decision
+from runs.models.artifact import Artifact
+from runs.models.budget import Budget, LedgerEntry
+from runs.models.event import Event
+from runs.models.fact import Fact, FactCheck, FactUse, FactVersion
+from runs.models.journal import JournalEntry
+from runs.models.key import Key, KeyAlias, Lock
+from runs.models.process import Process
+from runs.models.provider import ProviderLimit
+from runs.models.run import Amendment, Run, WorkItem
+from runs.models.step import Attempt, Step
+from runs.models.switch import Switch
+
+__all__ = [
+    "AgentGrant",
+    "Amendment",
+    "ApiToken",
+    "Approval",
+    "Artifact",
+    "Attempt",
+    "Budget",
+    "Decision",
+    "Event",
+    "Fact",
+    "FactCheck",
+    "FactUse",
+    "FactVersion",
+    "JournalEntry",
+    "Key",
+    "KeyAlias",
+    "LedgerEntry",
+    "Lock",
+    "Process",
+    "ProviderLimit",
+    "Run",
+    "StartRequest",
+    "Step",
+    "Switch",
+    "WorkItem",
+]

@@ -1,0 +1,102 @@
+from decimal import Decimal
+
+from django.db import models
+from django.db.models import F, Q
+
+from runs.states import EntryKind
+
+DIMENSIONS = ("usd", "tokens", "calls", "effects", "steps")
+
+
+def _amount(**kwargs: object) -> models.DecimalField[Decimal, Decimal]:
+    return models.DecimalField(max_digits=20, decimal_places=10, **kwargs)  # type: ignore[arg-type]
+
+
+class Budget(models.Model):
+    """What a run may use, with all its descendants. Written by `runs.budgets` alone; people edit the limits only.
+
+    A null limit is no limit. `*_overrun` is the part of the truth that no reservation had covered: it is shown, and it
+    is the only way in which spent + reserved can pass a limit.
+    """
+
+    run = models.OneToOneField("Run", on_delete=models.CASCADE, related_name="budget", primary_key=True)
+    version = models.PositiveIntegerField(default=1)
+    unlimited_because = models.TextField(blank=True, default="")
+    usd_limit = _amount(null=True, blank=True)
+    usd_spent = _amount(default=0)
+    usd_reserved = _amount(default=0)
+    usd_overrun = _amount(default=0)
+    tokens_limit = models.BigIntegerField(null=True, blank=True)
+    tokens_spent = models.BigIntegerField(default=0)
+    tokens_reserved = models.BigIntegerField(default=0)
+    tokens_overrun = models.BigIntegerField(default=0)
+    calls_limit = models.BigIntegerField(null=True, blank=True)
+    calls_spent = models.BigIntegerField(default=0)
+    calls_reserved = models.BigIntegerField(default=0)
+    calls_overrun = models.BigIntegerField(default=0)
+    effects_limit = models.BigIntegerField(null=True, blank=True)
+    effects_spent = models.BigIntegerField(default=0)
+    effects_reserved = models.BigIntegerField(default=0)
+    effects_overrun = models.BigIntegerField(default=0)
+    steps_limit = models.BigIntegerField(null=True, blank=True)
+    steps_spent = models.BigIntegerField(default=0)
+    steps_reserved = models.BigIntegerField(default=0)
+    steps_overrun = models.BigIntegerField(default=0)
+    working_limit_s = models.FloatField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name=f"budget_{d}_within_limit",
+                condition=Q(**{f"{d}_limit__isnull": True})
+                | Q(**{f"{d}_limit__gte": F(f"{d}_spent") + F(f"{d}_reserved") - F(f"{d}_overrun")}),
+            )
+            for d in DIMENSIONS
+        ] + [
+            models.CheckConstraint(
+                name=f"budget_{d}_not_negative",
+                condition=Q(**{f"{d}_spent__gte": 0, f"{d}_reserved__gte": 0, f"{d}_overrun__gte": 0}),
+            )
+            for d in DIMENSIONS
+        ]
+
+    def __str__(self) -> str:
+        return f"budget of run {self.run_id}"
+
+
+class LedgerEntry(models.Model):
+    """Append-only. One entry per budget that an operation touched: the run's own and each ancestor's.
+
+    A reserve has positive amounts; its settle has the real ones and names the reserve it replaces; a release has the
+    reserve's. `estimated`: the truth may still come. spent = sum of settles, reserved = reserves not yet replaced.
+    """
+
+    budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="entries")
+    run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="ledger")  # whose step it was
+    attempt = models.ForeignKey("Attempt", null=True, on_delete=models.CASCADE, related_name="entries")
+    kind = models.CharField(max_length=8, choices=EntryKind)
+    usd = _amount(default=0)
+    tokens = models.BigIntegerField(default=0)
+    calls = models.BigIntegerField(default=0)
+    effects = models.BigIntegerField(default=0)
+    steps = models.BigIntegerField(default=0)
+    estimated = models.BooleanField(default=False)
+    model = models.CharField(max_length=100, blank=True, default="")
+    usage = models.JSONField(null=True)  # as the provider sent it
+    price = models.JSONField(null=True)  # rates in USD per million tokens, where from, effective when
+    note = models.TextField(blank=True, default="")
+    at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                name="ledger_one_reserve", fields=["budget", "attempt"], condition=Q(kind=EntryKind.RESERVE)
+            ),
+            # An attempt's reservation is replaced once: by its settlement or its release.
+            models.UniqueConstraint(
+                name="ledger_one_end",
+                fields=["budget", "attempt"],
+                condition=Q(kind__in=[EntryKind.SETTLE, EntryKind.RELEASE]),
+            ),
+        ]
+        indexes = [models.Index(name="ledger_by_run", fields=["run", "id"])]

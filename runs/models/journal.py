@@ -1,0 +1,30 @@
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+
+class JournalEntry(models.Model):
+    """Append-only: everything that happened to a run, and every operator action. Written by `runs.journal` alone.
+
+    `seq` counts from 1 within a run, under the run's lock. `xid` is the writing transaction: a reader holds its cursor
+    below the oldest transaction still running, so that nothing which commits late is skipped.
+    """
+
+    run = models.ForeignKey("Run", null=True, on_delete=models.CASCADE, related_name="journal")
+    seq = models.PositiveBigIntegerField(null=True)
+    xid = models.BigIntegerField()
+    kind = models.CharField(max_length=60)
+    actor = models.CharField(max_length=200)  # person:NAME, agent, runtime
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
+    step = models.ForeignKey("Step", null=True, on_delete=models.SET_NULL, related_name="+")
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+    why = models.TextField(blank=True, default="")
+    at = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "journal entries"
+        constraints = [
+            models.UniqueConstraint(name="journal_seq_once", fields=["run", "seq"], condition=Q(run__isnull=False))
+        ]
+        indexes = [models.Index(name="journal_by_kind", fields=["kind", "-id"])]

@@ -1,0 +1,131 @@
+from django.db import models
+from django.db.models import Q
+
+from runs.states import STEP_FINAL, STEP_OPEN, AttemptOutcome, StepKind, StepState, WaitingFor
+
+
+class Step(models.Model):
+    """One checkpointed unit of a run. Written by `runs.steps` alone. `number` counts from 1 within its run."""
+
+    run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="steps")
+    number = models.PositiveIntegerField()
+    kind = models.CharField(max_length=10, choices=StepKind)
+    state = models.CharField(max_length=10, choices=StepState, default=StepState.PLANNED)
+    # The reply that asked for this step, the place in it, and the model's own id of the call.
+    reply_to = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="planned")
+    place = models.PositiveSmallIntegerField(default=0)
+    call_id = models.CharField(max_length=100, blank=True, default="")
+    tool = models.CharField(max_length=100, blank=True, default="")
+    contract = models.CharField(max_length=64, blank=True, default="")
+    asked = models.JSONField(default=dict)  # arguments as the model asked
+    arguments = models.JSONField(default=dict)  # final: validated, normalised, possibly edited by a person
+    because = models.TextField(blank=True, default="")
+    rests_on = models.JSONField(default=list)  # fact names: the tool's own, then the model's
+    again = models.TextField(blank=True, default="")
+    fact = models.ForeignKey("Fact", null=True, on_delete=models.CASCADE, related_name="+")  # kind check
+    subject = models.ForeignKey("Key", null=True, on_delete=models.CASCADE, related_name="+")  # kind reconcile
+    rounds = models.PositiveSmallIntegerField(default=0)  # how often its facts were freshened
+
+    # Decided once, stored, never recomputed on resume: null until the gate was asked.
+    gated = models.BooleanField(null=True)
+    gate_reason = models.TextField(blank=True, default="")
+
+    waiting_for = models.CharField(max_length=12, choices=WaitingFor, blank=True, default="")
+    waiting_on = models.TextField(blank=True, default="")
+    wait_note = models.TextField(blank=True, default="")
+    wake_at = models.DateTimeField(null=True)
+    and_then = models.TextField(blank=True, default="")  # what happens at `wake_at`
+
+    tries = models.PositiveIntegerField(default=0)
+    result = models.JSONField(null=True)
+    artifact = models.ForeignKey("Artifact", null=True, on_delete=models.PROTECT, related_name="+")
+    error = models.TextField(blank=True, default="")
+    replay_of = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="+")
+    usd = models.DecimalField(max_digits=20, decimal_places=10, default=0)
+    created_at = models.DateTimeField()
+    began_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="step_number_once_per_run", fields=["run", "number"]),
+            models.CheckConstraint(name="step_state_known", condition=Q(state__in=list(StepState))),
+            models.CheckConstraint(
+                name="step_final_has_end",
+                condition=Q(state__in=STEP_FINAL, ended_at__isnull=False)
+                | Q(state__in=STEP_OPEN, ended_at__isnull=True),
+            ),
+            # A waiting step says for what and why (G7).
+            models.CheckConstraint(
+                name="step_waits_for_something",
+                condition=(Q(state__in=[StepState.WAITING, StepState.IN_DOUBT]) & ~Q(waiting_for="") & ~Q(wait_note=""))
+                | (~Q(state__in=[StepState.WAITING, StepState.IN_DOUBT]) & Q(waiting_for="", wake_at__isnull=True)),
+            ),
+            models.CheckConstraint(
+                name="step_act_has_tool", condition=~Q(kind__in=[StepKind.ACT, StepKind.CHECK]) | ~Q(tool="")
+            ),
+            # One model call at a time per run.
+            models.UniqueConstraint(
+                name="step_one_open_think", fields=["run"], condition=Q(kind=StepKind.THINK, state__in=STEP_OPEN)
+            ),
+        ]
+        indexes = [
+            models.Index(name="step_open", fields=["run", "number"], condition=Q(state__in=STEP_OPEN)),
+            models.Index(name="step_by_wait", fields=["waiting_for", "run"], condition=Q(state=StepState.WAITING)),
+        ]
+
+    def __str__(self) -> str:
+        return f"step {self.number} of run {self.run_id}"
+
+
+class Attempt(models.Model):
+    """One try at a step: counted before the work, never overwritten. Written by `runs.steps` alone.
+
+    `lease_until` and `begin_by` are the database's real clock. `began_at` is set by the last look, in the same
+    statement that judges it, before a byte is sent: an attempt without it has certainly sent nothing.
+    """
+
+    step = models.ForeignKey(Step, on_delete=models.CASCADE, related_name="attempts")
+    run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="attempts")
+    number = models.PositiveIntegerField()
+    epoch = models.PositiveIntegerField()
+    holder = models.UUIDField()  # the process that renews its lease: a worker, or a gateway
+    performer = models.UUIDField()  # the process that can send: a tool process, or the gateway itself
+    key = models.ForeignKey("Key", null=True, on_delete=models.PROTECT, related_name="attempts")
+    approval = models.ForeignKey("Approval", null=True, on_delete=models.PROTECT, related_name="attempts")
+    outcome = models.CharField(max_length=10, choices=AttemptOutcome, default=AttemptOutcome.OPEN)
+    taken_at = models.DateTimeField()
+    lease_until = models.DateTimeField()
+    begin_by = models.DateTimeField()
+    timeout_s = models.FloatField()
+    visible_within_s = models.FloatField(default=0)
+    began_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    progress = models.JSONField(null=True)
+    error = models.TextField(blank=True, default="")
+    exit_status = models.IntegerField(null=True)
+    exit_signal = models.IntegerField(null=True)
+    maxrss_bytes = models.BigIntegerField(null=True)
+    late = models.BooleanField(default=False)  # its outcome came after its run had moved on
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="attempt_number_once", fields=["step", "number"]),
+            # One live try per step.
+            models.UniqueConstraint(
+                name="attempt_one_open", fields=["step"], condition=Q(outcome=AttemptOutcome.OPEN)
+            ),
+            models.CheckConstraint(
+                name="attempt_closed_has_end",
+                condition=Q(outcome=AttemptOutcome.OPEN, ended_at__isnull=True)
+                | (~Q(outcome=AttemptOutcome.OPEN) & Q(ended_at__isnull=False)),
+            ),
+            models.CheckConstraint(
+                name="attempt_not_begun_did_not_begin",
+                condition=~Q(outcome=AttemptOutcome.NOT_BEGUN) | Q(began_at__isnull=True),
+            ),
+        ]
+        indexes = [
+            models.Index(name="attempt_leases", fields=["lease_until"], condition=Q(outcome=AttemptOutcome.OPEN)),
+            models.Index(name="attempt_open_by_run", fields=["run"], condition=Q(outcome=AttemptOutcome.OPEN)),
+        ]
