@@ -1,4 +1,3 @@
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from runs.states import CheckOutcome
@@ -21,7 +20,7 @@ class Fact(models.Model):
     observed_at = models.DateTimeField(null=True)
     verified_at = models.DateTimeField(null=True)
     max_age_s = models.FloatField()
-    derived_from = ArrayField(models.CharField(max_length=200), default=list)
+    derived_from = models.JSONField(default=list)  # names of its parents
     check_failed_at = models.DateTimeField(null=True)
     check_tries = models.PositiveIntegerField(default=0)
     contradicted_at = models.DateTimeField(null=True)

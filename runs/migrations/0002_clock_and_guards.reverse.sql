@@ -1,0 +1,16 @@
+DROP TRIGGER attempt_guard ON runs_attempt;
+DROP FUNCTION lw_attempt_guard();
+DROP TRIGGER run_guard ON runs_run;
+DROP FUNCTION lw_run_guard();
+DROP TRIGGER append_only ON runs_amendment;
+DROP TRIGGER append_only ON runs_factcheck;
+DROP TRIGGER append_only ON runs_factuse;
+DROP TRIGGER append_only ON runs_factversion;
+DROP TRIGGER append_only ON runs_decision;
+DROP TRIGGER append_only ON runs_ledgerentry;
+DROP TRIGGER append_only ON runs_journalentry;
+DROP FUNCTION lw_append_only();
+DROP FUNCTION lw_fact_state(timestamptz, timestamptz, double precision, timestamptz, timestamptz, timestamptz);
+DROP FUNCTION lw_clock();
+DROP FUNCTION lw_now();
+DROP TABLE lw_clock_shift;
