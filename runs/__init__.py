@@ -1,0 +1,1 @@
+"""The runtime: durable runs of long-lived agents, their effects, facts, budgets and approvals."""

@@ -1,0 +1,1 @@
+"""What Longwatch promises, one file per behaviour."""
