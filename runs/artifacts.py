@@ -1,0 +1,43 @@
+"""Writer of artifacts: large outputs, stored once by their hash."""
+
+import hashlib
+import json
+
+from django.db import connection
+
+from runs.agents import Json
+from runs.journal import require_transaction
+from runs.models import Artifact
+
+# Beyond this a result becomes an artifact, and the step keeps a preview.
+INLINE_BYTES = 16_000
+PREVIEW_CHARS = 2_000
+
+
+def store(body: bytes, *, media_type: str) -> Artifact:
+    """Store `body` once; the same bytes give the same artifact."""
+    require_transaction()
+    digest = hashlib.sha256(body).hexdigest()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO runs_artifact (digest, media_type, size, body, created_at) VALUES (%s, %s, %s, %s, lw_clock())"
+            " ON CONFLICT (digest) DO NOTHING",
+            [digest, media_type, len(body), body],
+        )
+    return Artifact.objects.defer("body").get(digest=digest)
+
+
+def shorten(value: Json) -> tuple[Json, Artifact | None]:
+    """A result as the step keeps it: itself if it is small, else a preview that says so, and the artifact."""
+    text = json.dumps(value, ensure_ascii=False)
+    body = text.encode("utf-8")
+    if len(body) <= INLINE_BYTES:
+        return value, None
+    artifact = store(body, media_type="application/json")
+    preview = value[:PREVIEW_CHARS] if isinstance(value, str) else text[:PREVIEW_CHARS]
+    return {
+        "shortened": True,
+        "text": preview,
+        "bytes": len(body),
+        "artifact": f"sha256:{artifact.digest}",
+    }, artifact

@@ -1,0 +1,80 @@
+"""The journal: append-only, `seq` per run under the run's lock, and the writing transaction's id for readers' cursors."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from django.db import connection
+from psycopg.types.json import Jsonb
+
+from runs import notify
+from runs.errors import OutsideTransaction
+from runs.sanitise import clean_json, clean_text
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import AbstractBaseUser
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actor:
+    """Who did something: `person:NAME` with the user, `agent` for what the model asked, `runtime` for the rest."""
+
+    name: str
+    user: int | None = None
+
+
+RUNTIME = Actor(name="runtime")
+AGENT = Actor(name="agent")
+
+
+def person(user: "AbstractBaseUser") -> Actor:
+    return Actor(name=f"person:{user.get_username()}", user=user.pk)
+
+
+def require_transaction() -> None:
+    """Writer modules call this: transactions are opened in operations, engine and gateway, where they can be seen."""
+    if not connection.in_atomic_block:
+        raise OutsideTransaction
+
+
+def append(
+    kind: str,
+    *,
+    actor: Actor = RUNTIME,
+    run: int | None = None,
+    step: int | None = None,
+    before: object = None,
+    after: object = None,
+    why: str = "",
+) -> None:
+    """Write an entry. `kind` is dotted past tense (`step.settled`). With `run` the caller holds that run's lock."""
+    require_transaction()
+    values = [
+        kind,
+        actor.name,
+        actor.user,
+        step,
+        _json(before),
+        _json(after),
+        clean_text(why),
+    ]
+    columns = "kind, actor, user_id, step_id, before, after, why, xid, at, run_id, seq"
+    with connection.cursor() as cursor:
+        if run is None:
+            cursor.execute(
+                f"INSERT INTO runs_journalentry ({columns}) VALUES (%s, %s, %s, %s, %s, %s, %s,"
+                " pg_current_xact_id()::text::bigint, lw_clock(), NULL, NULL)",
+                values,
+            )
+            notify.screen("journal")
+        else:
+            cursor.execute(
+                "WITH numbered AS (UPDATE runs_run SET journal_seq = journal_seq + 1 WHERE id = %s RETURNING id, journal_seq)"
+                f" INSERT INTO runs_journalentry ({columns}) SELECT %s, %s, %s::bigint, %s::bigint, %s, %s, %s,"
+                " pg_current_xact_id()::text::bigint, lw_clock(), id, journal_seq FROM numbered",
+                [run, *values],
+            )
+            notify.screen("runs", f"run.{run}")
+
+
+def _json(value: object) -> Jsonb | None:
+    return None if value is None else Jsonb(clean_json(value))
