@@ -5,32 +5,34 @@ closed after the last (the listener behind the live pages) is a context in `CONT
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
-from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
 
+type Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+type Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+type Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 type Context = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 class WithLifespan:
     """An ASGI application that enters its contexts at start-up and leaves them, in reverse, at shut-down."""
 
-    def __init__(self, application: ASGI3Application, *, contexts: Sequence[Context]) -> None:
+    def __init__(self, application: Application, *, contexts: Sequence[Context]) -> None:
         self._application = application
         self._contexts = contexts
 
-    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
             await self._application(scope, receive, send)
 
-    async def _live(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         async with AsyncExitStack() as stack:
             try:

@@ -1,18 +1,17 @@
 """One line per event, so that a log can be read with grep and no event can pretend to be two."""
 
 import logging
-import time
+from datetime import UTC, datetime
 
 
 class OneLine(logging.Formatter):
     """Time in UTC, level, logger, message; a traceback is folded into the same line."""
 
-    converter = time.gmtime
-
     def __init__(self) -> None:
-        super().__init__(
-            "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s[%(process)d] %(message)s", "%Y-%m-%dT%H:%M:%S"
-        )
+        super().__init__("%(asctime)s %(levelname)s %(name)s[%(process)d] %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
     def format(self, record: logging.LogRecord) -> str:
         # Text from a model or a customer may hold line breaks and control characters.

@@ -60,16 +60,7 @@ class Home:
 
     def run(self, arguments: Sequence[str], *, text: str = "") -> "subprocess.CompletedProcess[str]":
         """Run a program as the server's user, in a folder that user can be in."""
-        return subprocess.run(
-            list(arguments),
-            input=text,
-            capture_output=True,
-            text=True,
-            cwd="/",
-            check=False,
-            start_new_session=True,
-            **_as_user(self.uid, self.gid),
-        )
+        return _run_as(arguments, self.uid, self.gid, text=text)
 
     def make_folder(self, path: Path) -> None:
         """Make a folder that only the server's user (and root) can enter.
@@ -251,14 +242,23 @@ def _can_run(program: Path, uid: int, gid: int) -> bool:
 
 
 def _try_as(arguments: Sequence[str], uid: int, gid: int) -> bool:
-    done = subprocess.run(arguments, cwd="/", capture_output=True, check=False, **_as_user(uid, gid))
-    return done.returncode == 0
+    return _run_as(arguments, uid, gid).returncode == 0
 
 
-def _as_user(uid: int, gid: int) -> dict[str, int | list[int]]:
-    if os.geteuid() != 0:
-        return {}
-    return {"user": uid, "group": gid, "extra_groups": []}
+def _run_as(arguments: Sequence[str], uid: int, gid: int, *, text: str = "") -> "subprocess.CompletedProcess[str]":
+    other = os.geteuid() == 0  # only root can, and has to, become somebody else
+    return subprocess.run(
+        list(arguments),
+        input=text,
+        capture_output=True,
+        text=True,
+        cwd="/",
+        check=False,
+        start_new_session=True,
+        user=uid if other else None,
+        group=gid if other else None,
+        extra_groups=[] if other else None,
+    )
 
 
 def _hash(folder: Path) -> str:
