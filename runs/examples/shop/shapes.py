@@ -166,7 +166,7 @@ class ErrorBody(TypedDict):
 
 
 class Effect(TypedDict):
-    """GET /effects?order=&batch=: {"count": n, "effects": [Effect]}: what really happened, never lagging, never faulty."""
+    """GET /effects?order=&batch=: {"count": n, "effects": [Effect]}: what really happened, never late, never faulty."""
 
     seq: int  # its line in the log
     at: str
