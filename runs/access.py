@@ -1,0 +1,167 @@
+"""Who may see and do what: role groups, agents by group, tokens. One table answers "show the button?" and "accept the POST?"."""
+
+import hashlib
+import secrets
+from enum import StrEnum
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AbstractBaseUser, Group, Permission, User
+from django.core import signing
+from django.db import connection
+from django.db.models import QuerySet
+
+from runs.errors import Forbidden, Malformed, NotFound
+from runs.journal import Actor, append, require_transaction
+from runs.models import AgentGrant, ApiToken, Approval, Run
+
+
+class Role(StrEnum):
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    APPROVER = "approver"
+    ADMIN = "admin"
+    SERVICE = "service"
+
+
+class Action(StrEnum):
+    VIEW = "view"
+    START = "start"
+    STOP = "stop"  # also pause and resume
+    DECIDE = "decide"
+    BUDGET = "budget"
+    SWITCH = "switch"
+    RECHECK = "recheck"
+    EVENT = "event"
+
+
+MAY: dict[Role, frozenset[Action]] = {
+    Role.VIEWER: frozenset({Action.VIEW}),
+    Role.OPERATOR: frozenset(
+        {Action.VIEW, Action.START, Action.STOP, Action.BUDGET, Action.SWITCH, Action.RECHECK, Action.EVENT}
+    ),
+    Role.APPROVER: frozenset({Action.VIEW, Action.DECIDE, Action.RECHECK}),
+    Role.ADMIN: frozenset(Action),
+    Role.SERVICE: frozenset({Action.VIEW, Action.START, Action.EVENT}),
+}
+
+EVERY_AGENT = "*"
+_SIGN_IN_SALT = "longwatch.sign-in"
+SIGN_IN_LINK_S = 15 * 60
+
+
+def make_roles() -> None:
+    """Create the role groups; each sees every agent until an admin narrows that."""
+    for role in Role:
+        group, created = Group.objects.get_or_create(name=role)
+        if created:
+            AgentGrant.objects.create(group=group, agent=EVERY_AGENT)
+    budgets = Permission.objects.filter(codename__in=["view_budget", "change_budget"], content_type__app_label="runs")
+    views = Permission.objects.filter(codename__startswith="view_", content_type__app_label="runs")
+    Group.objects.get(name=Role.ADMIN).permissions.add(*views, *budgets)
+    Group.objects.get(name=Role.OPERATOR).permissions.add(*views, *budgets)
+
+
+def may(user: AbstractBaseUser, action: Action, agent: str | None = None) -> bool:
+    """Whether a person may do this, to that agent's runs (None: to any agent at all)."""
+    if not user.is_active or not isinstance(user, User):
+        return False
+    if user.is_superuser:
+        return True
+    if action not in _actions(user):
+        return False
+    agents = visible_agents(user)
+    return bool(agents) if agent is None else EVERY_AGENT in agents or agent in agents
+
+
+def require(user: AbstractBaseUser, action: Action, agent: str | None = None) -> None:
+    """Raises: Forbidden, naming the roles that may."""
+    if not may(user, action, agent):
+        roles = ", ".join(role for role in Role if action in MAY[role])
+        raise Forbidden(f"You may not {action} here.", remedy=f"It takes one of the roles {roles}, for this agent.")
+
+
+def visible_agents(user: AbstractBaseUser) -> set[str]:
+    """Names of the agents whose runs a person sees; `*` stands for all."""
+    if not user.is_active or not isinstance(user, User):
+        return set()
+    if user.is_superuser:
+        return {EVERY_AGENT}
+    if Action.VIEW not in _actions(user):
+        return set()
+    return set(AgentGrant.objects.filter(group__user=user).values_list("agent", flat=True))
+
+
+def visible_runs(user: AbstractBaseUser) -> QuerySet[Run]:
+    agents = visible_agents(user)
+    return Run.objects.all() if EVERY_AGENT in agents else Run.objects.filter(agent__in=agents)
+
+
+def visible_approvals(user: AbstractBaseUser) -> QuerySet[Approval]:
+    agents = visible_agents(user)
+    return Approval.objects.all() if EVERY_AGENT in agents else Approval.objects.filter(run__agent__in=agents)
+
+
+def get_run(user: AbstractBaseUser, run: int) -> Run:
+    """Raises: NotFound, also for a run of an agent that the person may not see."""
+    found = visible_runs(user).filter(pk=run).first()
+    if found is None:
+        raise NotFound("run", run)
+    return found
+
+
+def get_approval(user: AbstractBaseUser, approval: int) -> Approval:
+    """Raises: NotFound, also for one of an agent that the person may not see."""
+    found = visible_approvals(user).filter(pk=approval).select_related("run", "step").first()
+    if found is None:
+        raise NotFound("approval", approval)
+    return found
+
+
+def create_token(name: str, role: Role, *, actor: Actor) -> str:
+    """Make an API token and its service user. The token is returned once; only its hash is kept."""
+    require_transaction()
+    if not name.strip():
+        raise Malformed("A token needs a name.")
+    user, _ = get_user_model().objects.get_or_create(username=f"token:{name}", defaults={"password": "!"})
+    user.groups.set([Group.objects.get(name=role)])
+    token = f"lw_{secrets.token_urlsafe(32)}"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO runs_apitoken (name, user_id, digest, created_at) VALUES (%s, %s, %s, lw_clock())",
+            [name, user.pk, _digest(token)],
+        )
+    append("token.created", actor=actor, after={"name": name, "role": role})
+    return token
+
+
+def find_token_user(token: str) -> User | None:
+    """The active user that a bearer token acts as."""
+    found = ApiToken.objects.filter(digest=_digest(token), revoked_at__isnull=True).select_related("user").first()
+    return found.user if found and found.user.is_active else None
+
+
+def make_sign_in_token(user: AbstractBaseUser) -> str:
+    """A link token for one sign-in within 15 minutes: it names the last sign-in, so that using it spends it."""
+    return signing.dumps([user.pk, _stamp(user)], salt=_SIGN_IN_SALT)
+
+
+def read_sign_in_token(token: str) -> User | None:
+    try:
+        pk, stamp = signing.loads(token, salt=_SIGN_IN_SALT, max_age=SIGN_IN_LINK_S)
+    except (signing.BadSignature, ValueError):
+        return None
+    user = User.objects.filter(pk=pk, is_active=True).first()
+    return user if user is not None and _stamp(user) == stamp else None
+
+
+def _stamp(user: AbstractBaseUser) -> str:
+    return f"{user.last_login.timestamp() if user.last_login else 0}:{user.password[-12:]}"
+
+
+def _actions(user: User) -> set[Action]:
+    names = set(user.groups.values_list("name", flat=True))
+    return {action for role in Role if role in names for action in MAY[role]}
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,374 @@
+"""Writer of steps and attempts. An attempt is counted before the work and closed by its own id, whatever its run did."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import connection
+from psycopg.types.json import Jsonb
+
+from runs import lifecycle, processes
+from runs.agents import Json
+from runs.errors import WrongState
+from runs.journal import AGENT, RUNTIME, Actor, append, require_transaction
+from runs.models import Attempt, Run, Step
+from runs.sanitise import clean_json, clean_text
+from runs.states import (
+    MAY_HAVE_ACTED,
+    STEP_FINAL,
+    STEP_MOVES,
+    STEP_OPEN,
+    AttemptOutcome,
+    StepKind,
+    StepState,
+    WaitingFor,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A step that is to be planned."""
+
+    kind: StepKind
+    tool: str = ""
+    arguments: dict[str, Json] | None = None
+    because: str = ""
+    rests_on: tuple[str, ...] = ()
+    again: str = ""
+    call_id: str = ""
+    contract: str = ""
+    reply_to: int | None = None
+    place: int = 0
+    fact: int | None = None
+    subject: int | None = None
+
+
+def plan(run: Run, asked: Asked, *, actor: Actor = AGENT) -> Step:
+    """Append a planned step to a locked run."""
+    require_transaction()
+    number = lifecycle.next_step_number(run.pk)
+    arguments = Jsonb(clean_json(asked.arguments or {}))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO runs_step (run_id, number, kind, state, reply_to_id, place, call_id, tool, contract, asked,"
+            " arguments, because, rests_on, again, fact_id, subject_id, rounds, gate_reason, waiting_for, waiting_on,"
+            " wait_note, and_then, tries, error, usd, created_at)"
+            " VALUES (%s, %s, %s, 'planned', %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, '', '', '', '', '', 0, '',"
+            " 0, lw_clock()) RETURNING id",
+            [
+                run.pk,
+                number,
+                asked.kind,
+                asked.reply_to,
+                asked.place,
+                clean_text(asked.call_id),
+                clean_text(asked.tool),
+                asked.contract,
+                arguments,
+                arguments,
+                clean_text(asked.because),
+                Jsonb(list(asked.rests_on)),
+                clean_text(asked.again),
+                asked.fact,
+                asked.subject,
+            ],
+        )
+        ident = cursor.fetchone()[0]
+    append(
+        "step.planned",
+        actor=actor,
+        run=run.pk,
+        step=ident,
+        after={"number": number, "kind": asked.kind, "tool": asked.tool},
+    )
+    return Step.objects.get(pk=ident)
+
+
+def lock(step: int) -> Step:
+    """Lock a step; its run is locked already (lock order)."""
+    require_transaction()
+    return Step.objects.select_for_update(of=("self",)).get(pk=step)
+
+
+def open_steps(run: int) -> list[Step]:
+    return list(Step.objects.filter(run_id=run, state__in=STEP_OPEN).order_by("number"))
+
+
+def wait(
+    step: Step,
+    waiting_for: WaitingFor,
+    *,
+    note: str,
+    on: str = "",
+    wake_at: datetime | None = None,
+    and_then: str = "",
+    state: StepState = StepState.WAITING,
+) -> None:
+    """Let a step wait: for what, on whom, until when, and what happens then."""
+    _move(
+        step,
+        state,
+        "waiting_for = %s, waiting_on = %s, wait_note = %s, wake_at = %s, and_then = %s",
+        [waiting_for, clean_text(on), clean_text(note), wake_at, clean_text(and_then)],
+    )
+    append("step.waited", run=step.run_id, step=step.pk, after={"waiting_for": waiting_for, "until": wake_at}, why=note)
+    step.waiting_for, step.waiting_on, step.wait_note, step.wake_at = waiting_for, on, note, wake_at
+
+
+def wake(step: Step, *, why: str = "", actor: Actor = RUNTIME) -> None:
+    """Make a waiting step workable again."""
+    _move(
+        step, StepState.PLANNED, "waiting_for = '', waiting_on = '', wait_note = '', wake_at = NULL, and_then = ''", []
+    )
+    append("step.woken", actor=actor, run=step.run_id, step=step.pk, why=why)
+
+
+def close(
+    step: Step,
+    state: StepState,
+    *,
+    result: Json = None,
+    artifact: int | None = None,
+    error: str = "",
+    replay_of: int | None = None,
+    actor: Actor = RUNTIME,
+    why: str = "",
+) -> None:
+    """Give a step its outcome."""
+    if state not in STEP_FINAL:
+        raise WrongState(f"Step {step.number}", step.state, state)
+    _move(
+        step,
+        state,
+        "waiting_for = '', waiting_on = '', wait_note = '', wake_at = NULL, and_then = '', result = %s, artifact_id = %s,"
+        " error = %s, replay_of_id = %s, ended_at = lw_clock()",
+        [None if result is None else Jsonb(clean_json(result)), artifact, clean_text(error), replay_of],
+    )
+    append(
+        f"step.{state}",
+        actor=actor,
+        run=step.run_id,
+        step=step.pk,
+        after={"number": step.number, "tool": step.tool},
+        why=why or error,
+    )
+    step.result, step.error = result, error
+
+
+def set_arguments(step: Step, arguments: dict[str, Json], contract: str) -> None:
+    """The final arguments: normalised, or edited by a person."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE runs_step SET arguments = %s, contract = %s WHERE id = %s",
+            [Jsonb(clean_json(arguments)), contract, step.pk],
+        )
+    step.arguments, step.contract = arguments, contract
+
+
+def set_gate(step: Step, reason: str | None) -> None:
+    """Store the gate's answer once; it is never asked again for this step and these arguments."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE runs_step SET gated = %s, gate_reason = %s WHERE id = %s",
+            [reason is not None, clean_text(reason or ""), step.pk],
+        )
+    step.gated, step.gate_reason = reason is not None, reason or ""
+    append("step.gated" if reason else "step.passed_gate", run=step.run_id, step=step.pk, why=reason or "")
+
+
+def count_round(step: Step) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE runs_step SET rounds = rounds + 1 WHERE id = %s RETURNING rounds", [step.pk])
+        step.rounds = cursor.fetchone()[0]
+    return step.rounds
+
+
+def add_usd(step: int, usd: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE runs_step SET usd = usd + %s WHERE id = %s", [usd, step])
+
+
+def open_attempt(
+    step: Step,
+    *,
+    epoch: int,
+    holder: uuid.UUID,
+    performer: uuid.UUID,
+    lease_s: float,
+    begin_within_s: float,
+    timeout_s: float,
+    visible_within_s: float = 0.0,
+    key: int | None = None,
+    approval: int | None = None,
+) -> Attempt:
+    """Count a try, and open it, before any work. begin_within_s: how long what was judged now holds."""
+    _move(step, StepState.TAKEN, "tries = tries + 1, began_at = coalesce(began_at, lw_clock()), error = ''", [])
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO runs_attempt (step_id, run_id, number, epoch, holder, performer, key_id, approval_id, outcome,"
+            " taken_at, lease_until, begin_by, timeout_s, visible_within_s, error, late)"
+            " SELECT id, run_id, tries, %s, %s, %s, %s, %s, 'open', lw_clock(),"
+            " clock_timestamp() + make_interval(secs => %s), clock_timestamp() + make_interval(secs => %s), %s, %s, '', false"
+            " FROM runs_step WHERE id = %s RETURNING id, number",
+            [epoch, holder, performer, key, approval, lease_s, begin_within_s, timeout_s, visible_within_s, step.pk],
+        )
+        ident, number = cursor.fetchone()
+    append("step.taken", run=step.run_id, step=step.pk, after={"attempt": number, "key": key})
+    return Attempt.objects.get(pk=ident)
+
+
+def begin(attempt: int) -> bool:
+    """The last look, and the mark that it was passed, in one: called by the performer just before it sends.
+
+    True only if the attempt is still open, within `begin_by` and its lease, its run neither ended, paused nor switched
+    off, and every fact version it rests on still the newest. Since every closer of an attempt takes the same row lock,
+    an attempt closed without `began_at` has sent nothing and never will.
+    """
+    require_transaction()
+    with connection.cursor() as cursor:
+        # Lock, then judge: the UPDATE below has a snapshot of its own, taken after this lock was granted.
+        cursor.execute("SELECT run_id FROM runs_attempt WHERE id = %s FOR UPDATE", [attempt])
+        if cursor.fetchone() is None:
+            return False
+        cursor.execute(_BEGIN, {"attempt": attempt})
+        return cursor.rowcount > 0
+
+
+_BEGIN = """
+    UPDATE runs_attempt a SET began_at = lw_clock()
+    FROM runs_run r, runs_step st
+    WHERE a.id = %(attempt)s AND r.id = a.run_id AND st.id = a.step_id
+      AND a.outcome = 'open' AND a.began_at IS NULL
+      AND clock_timestamp() < a.begin_by AND clock_timestamp() < a.lease_until
+      AND r.ended_at IS NULL AND r.paused_at IS NULL
+      AND NOT EXISTS (
+          SELECT FROM runs_switch s WHERE s.released_at IS NULL AND (
+              s.scope = 'all' OR s.scope = 'agent:' || r.agent OR s.scope = 'tool:' || st.tool
+              OR s.scope IN (
+                  WITH RECURSIVE line AS (
+                      SELECT r.id AS id, r.parent_id AS parent_id
+                      UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN line ON p.id = line.parent_id
+                  ) SELECT 'run:' || id FROM line
+              )
+          )
+      )
+      AND NOT EXISTS (
+          SELECT FROM runs_factuse u JOIN runs_fact f ON f.id = u.fact_id
+          WHERE u.attempt_id = a.id AND (f.version <> u.version OR f.contradicted_at IS NOT NULL)
+      )
+"""
+
+
+def lock_attempt(attempt: int) -> Attempt:
+    require_transaction()
+    return Attempt.objects.select_for_update(of=("self",)).get(pk=attempt)
+
+
+def close_attempt(
+    attempt: Attempt,
+    outcome: AttemptOutcome,
+    *,
+    error: str = "",
+    exit_status: int | None = None,
+    exit_signal: int | None = None,
+    maxrss_bytes: int | None = None,
+    late: bool = False,
+) -> None:
+    """Close a locked attempt by its own id. What was not known may become known; nothing else changes."""
+    if attempt.outcome != AttemptOutcome.OPEN and attempt.outcome not in MAY_HAVE_ACTED:
+        raise WrongState(f"Attempt {attempt.number} of step {attempt.step_id}", attempt.outcome, outcome)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE runs_attempt SET outcome = %s, error = %s, exit_status = coalesce(%s, exit_status),"
+            " exit_signal = coalesce(%s, exit_signal), maxrss_bytes = coalesce(%s, maxrss_bytes), late = late OR %s,"
+            " ended_at = coalesce(ended_at, lw_clock()) WHERE id = %s",
+            [outcome, clean_text(error), exit_status, exit_signal, maxrss_bytes, late, attempt.pk],
+        )
+    append(
+        f"attempt.{outcome}",
+        run=attempt.run_id,
+        step=attempt.step_id,
+        after={"attempt": attempt.number, "late": late, "signal": exit_signal},
+        why=error,
+    )
+    attempt.outcome = outcome
+
+
+def renew_attempts(holder: uuid.UUID, *, lease_s: float) -> list[int]:
+    """Renew every open attempt of a process in one statement; returns their ids."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE runs_attempt SET lease_until = clock_timestamp() + make_interval(secs => %s)"
+            " WHERE holder = %s AND outcome = 'open' RETURNING id",
+            [lease_s, holder],
+        )
+        return [row[0] for row in cursor.fetchall()]
+
+
+def note_progress(attempt: int, progress: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE runs_attempt SET progress = %s WHERE id = %s AND outcome = 'open'",
+            [Jsonb(clean_json(progress)), attempt],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """What the tries of one key (or step) leave open."""
+
+    may_have_acted: bool  # one of them began, and its outcome is not known
+    open: bool  # one of them is still under way
+    may_still_act_for_s: float  # seconds until the last of them certainly cannot send any more; 0 when none can
+    visible_in_s: float  # seconds until a look-up shows what they did
+
+
+def judge_past(*, key: int) -> Past:
+    """Judge the tries of a key by the database's clock.
+
+    A try cannot send any more once its performer's exit was recorded by its parent, or `begin_by` and its timeout
+    have passed. A try that never began has sent nothing.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(bool_or(a.outcome IN ('unknown', 'lost', 'dead') AND a.began_at IS NOT NULL), false),"
+            " coalesce(bool_or(a.outcome = 'open'), false),"
+            " coalesce(max(CASE WHEN a.outcome = 'lost' AND a.began_at IS NOT NULL AND p.ended_at IS NULL"
+            "   THEN extract(epoch FROM a.begin_by + make_interval(secs => a.timeout_s) - clock_timestamp()) END), 0),"
+            # An unknown try had returned, or its group was killed and reaped, when it was closed.
+            " coalesce(max(CASE WHEN a.began_at IS NULL THEN NULL WHEN a.outcome = 'unknown'"
+            "   THEN a.visible_within_s + extract(epoch FROM a.ended_at - lw_clock())"
+            "   WHEN a.outcome IN ('lost', 'dead') THEN a.visible_within_s + extract(epoch FROM"
+            "     least(coalesce(p.ended_at, 'infinity'), a.begin_by + make_interval(secs => a.timeout_s)) - clock_timestamp())"
+            " END), 0)"
+            " FROM runs_attempt a LEFT JOIN runs_process p ON p.id = a.performer WHERE a.key_id = %s",
+            [key],
+        )
+        acted, still_open, act_s, visible_s = cursor.fetchone()
+    return Past(
+        may_have_acted=acted,
+        open=still_open,
+        may_still_act_for_s=max(float(act_s), 0.0),
+        visible_in_s=max(float(visible_s), 0.0),
+    )
+
+
+def exit_of(performer: uuid.UUID) -> tuple[int | None, int | None, int | None] | None:
+    """(status, signal, maxrss in bytes) of a performer whose death is confirmed, else None."""
+    process = processes.confirmed_dead(performer)
+    return (process.exit_status, process.exit_signal, process.maxrss_bytes) if process else None
+
+
+def _move(step: Step, to: StepState, columns: str, values: list[object]) -> None:
+    """One guarded UPDATE; zero rows raise."""
+    require_transaction()
+    if to not in STEP_MOVES[StepState(step.state)]:
+        raise WrongState(f"Step {step.number} of run {step.run_id}", step.state, to)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE runs_step SET state = %s, {columns} WHERE id = %s AND state = %s",
+            [to, *values, step.pk, step.state],
+        )
+        if cursor.rowcount == 0:
+            raise WrongState(f"Step {step.number} of run {step.run_id}", "changed by another", to)
+    step.state = to
