@@ -1,6 +1,6 @@
 -- The business clock. One row, so that tests and the time-lapse demo can shift it for every connection at once.
 CREATE TABLE lw_clock_shift (
-    only boolean PRIMARY KEY DEFAULT true CHECK (only),
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
     shift interval NOT NULL DEFAULT '0'
 );
 INSERT INTO lw_clock_shift DEFAULT VALUES;
