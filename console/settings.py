@@ -63,6 +63,7 @@ INSTALLED_APPS = [
     "django_q",
     "ninja",
     "runs",
+    "runs.examples",
     "console",
 ]
 
