@@ -195,7 +195,11 @@ class Tool:
                 f"Tool {self.name!r} is irreversible but names no identity arguments.",
                 remedy="Say identity=[…]: the arguments that make two calls the same intended effect.",
             )
-        for what, given in (("identity", set(self.identity)), ("rests_on", _fields(self.rests_on)), ("locks", _fields(self.locks))):
+        for what, given in (
+            ("identity", set(self.identity)),
+            ("rests_on", _fields(self.rests_on)),
+            ("locks", _fields(self.locks)),
+        ):
             if unknown := given - names:
                 raise BadTool(f"Tool {self.name!r}: {what} names {sorted(unknown)}, which are not arguments.")
         if self.attempts < 1:
@@ -213,7 +217,7 @@ class Tool:
     @cached_property
     def arguments(self) -> type[BaseModel]:
         signature = inspect.signature(self.function)
-        hints = get_type_hints(self.function)
+        hints = get_type_hints(self.function, include_extras=True)
         fields: dict[str, Any] = {}
         for parameter in list(signature.parameters.values())[1:]:
             default = ... if parameter.default is inspect.Parameter.empty else parameter.default
@@ -497,7 +501,9 @@ def _without_words(schema: Any) -> Any:
     if isinstance(schema, dict):
         # An argument may itself be called "title": only a text under that word is a wording.
         return {
-            k: _without_words(v) for k, v in schema.items() if not (k in ("description", "title") and isinstance(v, str))
+            k: _without_words(v)
+            for k, v in schema.items()
+            if not (k in ("description", "title") and isinstance(v, str))
         }
     if isinstance(schema, list):
         return [_without_words(v) for v in schema]
