@@ -47,14 +47,15 @@ _LAUNCH = (
 class Exit:
     """How a process ended: reported by the process that reaped it, when its group was empty.
 
-    `status` is None after a death by `signal`, and both are None where only the death itself is known.
+    `status` is None after a death by `signal`, and both, like `maxrss_bytes`, are None where
+    only the death itself is known.
     """
 
     pid: int
     start_ticks: int
     status: int | None
     signal: int | None
-    maxrss_bytes: int
+    maxrss_bytes: int | None
 
     def __str__(self) -> str:
         if self.signal is not None:

@@ -22,6 +22,7 @@ def test_an_exit_says_which_process_ended_and_how() -> None:
     ended = reap_leader(leader.pid)
     assert ended is not None
     assert (ended.pid, ended.start_ticks, ended.status, ended.signal) == (leader.pid, leader.start_ticks, 7, None)
+    assert ended.maxrss_bytes is not None
     assert 60_000_000 < ended.maxrss_bytes < 600_000_000
 
 
@@ -58,7 +59,8 @@ def test_a_leader_leads_a_group_and_a_session_of_its_own() -> None:
 def test_a_program_that_cannot_be_started_ends_with_a_status() -> None:
     leader = spawn_leader(["/nonexistent/program"])
     ended = reap_leader(leader.pid)
-    assert ended is not None and ended.status == 1
+    assert ended is not None
+    assert ended.status == 1
 
 
 def test_only_the_named_descriptors_are_passed_on() -> None:

@@ -1,0 +1,263 @@
+"""Keep a cluster of django-q2 alive from outside, and know how each process below it ended.
+
+q2 replaces its own parts when they die one at a time and in the right way. Everything else is done here: the whole
+cluster is started again when its main process or its sentinel is gone, a part that is stuck is killed so that q2
+replaces it, and a cluster that looks alive and does nothing is killed with all that it started. What lost its parent is
+adopted, buried with its group and recorded: that record is what confirms a death to the engine.
+"""
+
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from django.conf import settings
+from django.db import connection
+
+from runs import processes
+from runs.board import Activity, Board, Role, Seat
+from runs.supervise import Exit, Program, Supervisor, is_alive, read_stat
+
+log = logging.getLogger(__name__)
+
+MANAGE = Path(__file__).resolve().parent.parent / "manage.py"
+CLUSTER = "cluster"
+STEP_S = 0.5
+SWEEP_EVERY_S = 1.0
+FLUSH_S = 3.0
+"""How long the end waits for a database that may be down, to record the last exits."""
+
+DUE = "SELECT EXISTS (SELECT FROM runs_run WHERE state IN ('queued', 'waiting') AND due_at <= lw_now())"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long each sign of life may be missing, in seconds. None of these signs needs the database."""
+
+    started: float = 20.0  # from the start until every part has a seat
+    complete: float = 5.0  # a part that died is replaced by the sentinel within one round of its guard
+    sentinel: float = 8.0  # a round of its guard takes half a second
+    pusher: float = 15.0  # it looks at least every 5 s, and a lost connection may take 5 s each to find and to mend
+    handover: float = 3.0  # a pipe between two processes that are both there
+    due: float = 3.0  # a due run, while every worker waits
+    worker: float = 10.0  # a worker at work asks whether it is to drain, much more often than its lease is long
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Something that does not get better by itself. `seat` is the part to blame; None means the whole cluster."""
+
+    seat: Seat | None
+    why: str
+
+
+def find_fault(seats: Sequence[Seat], *, now_ns: int, limits: Limits) -> Fault | None:
+    """Judge the living parts of a cluster by what they show; None when all is well."""
+
+    def has_passed(since_ns: int, seconds: float) -> bool:
+        return now_ns - since_ns > seconds * 1e9
+
+    for seat in seats:
+        match seat.role, seat.activity:
+            case Role.SENTINEL, _ if has_passed(seat.beat_ns, limits.sentinel):
+                return Fault(seat=None, why="its sentinel is stuck")
+            case Role.PUSHER, Activity.WAITING if has_passed(seat.beat_ns, limits.pusher):
+                return Fault(seat=seat, why="it does not look for due runs any more")
+            case Role.MONITOR, Activity.BUSY if has_passed(seat.since_ns, limits.handover):
+                return Fault(seat=seat, why="it does not finish with a result")
+            case Role.WORKER, Activity.BUSY if has_passed(seat.beat_ns, limits.worker):
+                return Fault(seat=seat, why="it is stuck at work")
+            case _:
+                pass
+    waiting = {
+        role: next((seat for seat in seats if seat.role is role and seat.activity is Activity.WAITING), None)
+        for role in (Role.WORKER, Role.MONITOR)
+    }
+    for giver, taker in ((Role.PUSHER, Role.WORKER), (Role.WORKER, Role.MONITOR)):
+        idle = waiting[taker]
+        if idle is not None and has_passed(idle.since_ns, limits.handover):
+            for seat in seats:
+                stuck = seat.activity is Activity.HANDING_OVER and has_passed(seat.since_ns, limits.handover)
+                if seat.role is giver and stuck:
+                    return Fault(seat=idle, why=f"it waits and does not take what the {giver.name.lower()} offers")
+    return None
+
+
+@dataclass(kw_only=True)
+class ClusterWatch:
+    """Run one cluster until SIGTERM. `sweep` is called about every second, in a thread of its own."""
+
+    workers: int
+    sweep: Callable[[], object]
+    limits: Limits
+    _board: Board = field(default_factory=Board.create)
+    _exits: "queue.SimpleQueue[Exit | None]" = field(default_factory=queue.SimpleQueue)
+    _complete_ns: int = 0
+    _looked_ns: int = 0
+    _due_since_ns: int | None = None
+    _blamed: dict[Role, int] = field(default_factory=dict)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        supervisor = Supervisor(on_exit=self._take_exit)
+        lifeline, hold = os.pipe()
+        clerk = threading.Thread(target=self._record_exits, name="clerk", daemon=True)
+        sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
+        clerk.start()
+        sweeper.start()
+        parts = [f"--board-fd={self._board.fd}", f"--lifeline-fd={lifeline}", f"--workers={self.workers}"]
+        supervisor.add(
+            Program(
+                name=CLUSTER,
+                argv=[sys.executable, str(MANAGE), "cluster", *parts],
+                grace_s=settings.GRACE_S,
+                pass_fds=[self._board.fd, lifeline],
+            )
+        )
+        self._expect_start()
+        while not supervisor.stop_requested:
+            supervisor.step(STEP_S)
+            self._look(supervisor)
+        # Its closing tells every part to begin nothing more, also the pusher that waits for the database.
+        os.close(hold)
+        supervisor.stop(CLUSTER)
+        supervisor.bury_rest(timeout_s=FLUSH_S)
+        self._clear_seats()
+        self._stopped.set()
+        self._exits.put(None)
+        clerk.join(FLUSH_S)
+
+    def _look(self, supervisor: Supervisor) -> None:
+        self._clear_seats()
+        now_ns = time.monotonic_ns()
+        asleep, self._looked_ns = now_ns - self._looked_ns > 4 * STEP_S * 1e9, now_ns
+        if supervisor.find_leader(CLUSTER) is None:
+            self._expect_start()
+            return
+        seats = [seat for seat in self._board.read() if is_alive(seat.pid, seat.start_ticks)]
+        if asleep or self._is_complete(seats):
+            self._complete_ns = max(self._complete_ns, now_ns)
+        if asleep:
+            return  # this process was stopped itself, perhaps with all the others: look again
+        if now_ns - self._complete_ns > self.limits.complete * 1e9:
+            self._replace(supervisor, "it lacks one of its parts")
+        elif fault := find_fault(seats, now_ns=now_ns, limits=self.limits) or self._find_neglect(seats, now_ns):
+            self._mend(supervisor, fault, now_ns)
+
+    def _is_complete(self, seats: Sequence[Seat]) -> bool:
+        roles = [seat.role for seat in seats]
+        return {*roles} == {*Role} and roles.count(Role.WORKER) >= self.workers
+
+    def _find_neglect(self, seats: Sequence[Seat], now_ns: int) -> Fault | None:
+        """Find that runs were due all the time in which no worker was given anything to do."""
+        since_ns = self._due_since_ns
+        if since_ns is None or now_ns - since_ns <= self.limits.due * 1e9:
+            return None
+        workers = [seat for seat in seats if seat.role is Role.WORKER]
+        if all(seat.activity is Activity.WAITING and seat.since_ns < since_ns for seat in workers):
+            return Fault(seat=None, why="runs are due, its workers wait, and nobody brings the two together")
+        return None
+
+    def _mend(self, supervisor: Supervisor, fault: Fault, now_ns: int) -> None:
+        seat = fault.seat
+        # q2 replaces a part that dies. One that is to blame again at once was not the cause.
+        if seat is None or now_ns - self._blamed.get(seat.role, -1 << 62) < 10e9:
+            self._replace(supervisor, fault.why)
+            return
+        self._blamed[seat.role] = now_ns
+        log.warning("The %s (pid %d) is killed: %s", seat.role.name.lower(), seat.pid, fault.why)
+        if is_alive(seat.pid, seat.start_ticks):
+            os.kill(seat.pid, 9)
+
+    def _replace(self, supervisor: Supervisor, why: str) -> None:
+        supervisor.replace(CLUSTER, why)
+        self._expect_start()
+
+    def _expect_start(self) -> None:
+        self._blamed.clear()
+        self._due_since_ns = None
+        self._complete_ns = time.monotonic_ns() + int((self.limits.started - self.limits.complete) * 1e9)
+
+    def _take_exit(self, ended: Exit, name: str | None) -> None:
+        for seat in self._board.read():
+            if (seat.pid, seat.start_ticks) == (ended.pid, ended.start_ticks):
+                self._board.clear(seat)
+        self._exits.put(ended)
+
+    def _clear_seats(self) -> None:
+        """Free the seats of parts which the sentinel reaped. It does not say how they ended, only that they did."""
+        for seat in self._board.read():
+            stat = read_stat(seat.pid)
+            if stat is None or stat.start_ticks != seat.start_ticks:
+                self._board.clear(seat)
+                if seat.role is Role.WORKER:
+                    self._exits.put(
+                        Exit(pid=seat.pid, start_ticks=seat.start_ticks, status=None, signal=None, maxrss_bytes=None)
+                    )
+
+    def _record_exits(self) -> None:
+        """Write every exit, in order, however long the database is away."""
+        reachable = _Reachable(what="Exits cannot be recorded")
+        while (ended := self._exits.get()) is not None:
+            while not reachable.tried(lambda ended=ended: _record_exit(ended)):  # type: ignore[misc]
+                if self._stopped.wait(0.5) and self._exits.empty():
+                    return
+        connection.close()
+
+    def _sweep(self) -> None:
+        sweep = _Reachable(what="The sweep failed")
+        probe = _Reachable(what="Due runs cannot be counted")
+        probe_at = 0.0
+        while not self._stopped.wait(SWEEP_EVERY_S):
+            sweep.tried(self.sweep)
+            if time.monotonic() >= probe_at:
+                probe_at = time.monotonic() + self.limits.due / 3
+                if not probe.tried(self._look_for_due):
+                    self._due_since_ns = None
+        connection.close()
+
+    def _look_for_due(self) -> None:
+        now_ns = time.monotonic_ns()
+        with connection.cursor() as cursor:
+            cursor.execute(DUE)
+            (is_due,) = cursor.fetchone() or (False,)
+        if not is_due:
+            self._due_since_ns = None
+        elif self._due_since_ns is None:
+            self._due_since_ns = now_ns
+
+
+def _record_exit(ended: Exit) -> None:
+    processes.record_exit(
+        boot=processes.boot_id(),
+        pid=ended.pid,
+        started=ended.start_ticks,
+        status=ended.status,
+        signal=ended.signal,
+        maxrss=ended.maxrss_bytes,
+    )
+
+
+@dataclass(kw_only=True)
+class _Reachable:
+    """Calls something that may fail as long as the database is away, and says so once for each outage."""
+
+    what: str
+    _well: bool = True
+
+    def tried(self, call: Callable[[], object]) -> bool:
+        try:
+            call()
+        except Exception as error:
+            if self._well:
+                log.warning("%s: %s", self.what, str(error).strip() or type(error).__name__, exc_info=error)
+            self._well = False
+            connection.close()
+            return False
+        self._well = True
+        return True

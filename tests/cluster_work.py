@@ -1,0 +1,124 @@
+"""Work for tests of the processes alone: claims a run from the real table, takes its time, and ends it.
+
+`inputs` of a run: `seconds` it takes, `tool` to start a process that leads a group and one more in that group. Each
+finished run is a line in the file of its label `log`, which is the receiver that counts effects.
+"""
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from django.db import connection
+
+from runs import processes
+from runs.models import Run
+from runs.states import ProcessKind
+from runs.supervise import Leader, spawn_leader
+
+LEASE_S = 1.0
+
+CLAIM = """
+UPDATE runs_run SET state = 'running', holder = %s, lease_until = clock_timestamp() + make_interval(secs => %s),
+       epoch = epoch + 1, waiting_for = '', why = ''
+WHERE id = (SELECT id FROM runs_run WHERE state IN ('queued', 'waiting') AND due_at <= lw_now()
+            ORDER BY priority DESC, due_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+RETURNING id, epoch, inputs, labels
+"""
+RENEW = "UPDATE runs_run SET lease_until = clock_timestamp() + make_interval(secs => %s) WHERE id = %s AND epoch = %s"
+END = """
+UPDATE runs_run SET state = 'succeeded', holder = NULL, lease_until = NULL, due_at = NULL, ended_at = lw_clock()
+WHERE id = %s AND epoch = %s AND state = 'running'
+"""
+SWEEP = """
+UPDATE runs_run SET state = 'queued', holder = NULL, lease_until = NULL, due_at = lw_clock()
+WHERE state = 'running' AND lease_until < clock_timestamp()
+"""
+
+_tools: list[Leader] = []
+
+
+def work(*, draining: Callable[[], bool]) -> int:
+    until = time.monotonic() + 1.0
+    advanced = 0
+    while time.monotonic() < until and not draining():
+        row = _execute(CLAIM, [uuid.uuid4(), LEASE_S])
+        if row is None:
+            break
+        run, epoch = int(str(row[0])), int(str(row[1]))
+        inputs, labels = json.loads(str(row[2])), json.loads(str(row[3]))
+        if inputs.get("tool"):
+            _start_tool()
+        _take_time(run, epoch, float(inputs.get("seconds", 0)), draining)
+        with Path(labels["log"]).open("a") as log:
+            log.write(f"{run} {os.getpid()}\n")
+        _execute(END, [run, epoch])
+        advanced += 1
+    return advanced
+
+
+def sweep() -> None:
+    _execute(SWEEP, [])
+    connection.cursor().execute("NOTIFY longwatch_due")
+
+
+def _take_time(run: int, epoch: int, seconds: float, draining: Callable[[], bool]) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        draining()
+        _execute(RENEW, [LEASE_S, run, epoch])
+        time.sleep(0.1)
+
+
+def _start_tool() -> None:
+    tool = spawn_leader(["sh", "-c", "sleep 1000 & wait"])
+    _tools.append(tool)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO runs_process (id, kind, host, boot_id, pid, start_ticks, started_at, seen_at)"
+            " VALUES (%s, %s, '', %s, %s, %s, clock_timestamp(), clock_timestamp())",
+            [uuid.uuid4(), ProcessKind.TOOL, processes.boot_id(), tool.pid, tool.start_ticks],
+        )
+
+
+def _execute(sql: str, parameters: list[object]) -> tuple[object, ...] | None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetchone() if cursor.description else None
+
+
+def add_run(log: Path, **inputs: object) -> int:
+    """Queue a run for this work; for the test's own process."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval(pg_get_serial_sequence('runs_run', 'id')), lw_clock()")
+        number, now = cursor.fetchone() or (0, None)
+    uid = uuid.uuid4()
+    Run.objects.create(
+        id=number,
+        uid=uid,
+        origin=uid,
+        root_id=number,
+        agent="stand-in",
+        goal="end",
+        contract="",
+        inputs=inputs,
+        labels={"log": str(log)},
+        due_at=now,
+        created_at=now,
+        changed_at=now,
+        clock_mark=now,
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("NOTIFY longwatch_due")
+    return int(number)
+
+
+def count_done(log: Path) -> dict[int, int]:
+    """Return how often each run reached the receiver."""
+    counts: dict[int, int] = {}
+    for line in log.read_text().splitlines() if log.exists() else []:
+        run = int(line.split()[0])
+        counts[run] = counts.get(run, 0) + 1
+    return counts
