@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from console.databases import EMBEDDED_NAME, EMBEDDED_USER, write_database_url
-from console.postgres_home import CannotHouseServer, Home, find_home
+from console.postgres_home import SOCKET_NAME, CannotHouseServer, Home, find_home
 
 logger = logging.getLogger(__name__)
 
@@ -147,6 +147,15 @@ class EmbeddedServer:
         finally:
             os.close(fd)
 
+    def is_used(self) -> bool:
+        """Say whether anyone holds the server, this process included."""
+        with self._lock():
+            fd = os.open(self.data_dir / "pg.users", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                return not _is_last(fd)
+            finally:
+                os.close(fd)
+
     def destroy(self) -> None:
         """Stop the server and remove its data. For throwaway servers."""
         home = self.home
@@ -220,6 +229,7 @@ class EmbeddedServer:
             "--builtin-locale=C.UTF-8",
             "--locale=C",
             "--no-instructions",
+            *(["--no-sync"] if self._settings["fsync"] == "off" else []),
         ]
         single = [str(home.programs / "postgres"), "--single", "-D", str(draft), "postgres"]
         for arguments, text in ((initdb, ""), (single, f"CREATE DATABASE {EMBEDDED_NAME};\n")):
@@ -235,17 +245,19 @@ class EmbeddedServer:
 
     def _wait_until_ready(self) -> None:
         home = self.home
-        seen_at = time.monotonic()
-        give_up_at = seen_at + START_TIMEOUT_S
+        looked_at, gone = time.monotonic(), 0
+        give_up_at = looked_at + START_TIMEOUT_S
         while time.monotonic() < give_up_at:
             found = _read_postmaster(home)
             if found is not None and found.ready:
                 return
-            if _find_processes(home):
-                seen_at = time.monotonic()
-            elif time.monotonic() - seen_at > 2.0:
+            if time.monotonic() - looked_at > 0.5:
+                looked_at = time.monotonic()
+                gone = 0 if _find_processes(home) else gone + 1
+            # Twice, because the shell may not have come to start it.
+            if gone > 1:
                 break
-            time.sleep(0.02)
+            time.sleep(0.01)
         log = home.folder / "log"
         tail = log.read_text(errors="replace")[-1500:].strip() if log.exists() else ""
         raise ServerDidNotStart(log=log, tail=tail)
@@ -311,9 +323,11 @@ def _belongs_to(home: Home, pid: int) -> bool:
 
 
 def _clear_remains(home: Home) -> None:
-    """End what a killed server left behind, and its pid file, which may name a stranger by now."""
+    """End what a killed server left behind, and its lock files: they name a stranger by now, or one dead but unreaped,
+    and PostgreSQL would believe in both."""
     _end_processes(home)
-    (home.folder / "postmaster.pid").unlink(missing_ok=True)
+    for path in (home.folder / "postmaster.pid", home.socket_folder / f"{SOCKET_NAME}.lock"):
+        path.unlink(missing_ok=True)
 
 
 def _end_processes(home: Home) -> None:

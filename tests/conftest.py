@@ -9,14 +9,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from django.conf import settings
 from django.db import connection, connections
 
 from console.databases import read_database_url, write_database_url
 from console.postgres import EmbeddedServer
 
 PROJECT = Path(__file__).resolve().parent.parent
+SCRATCH = "longwatch-tests-"
+SERIAL_MARKERS = ("crash", "browser")
+
+# Its data are thrown away whole, so nothing is gained by waiting for the disk: kill -9 of a process, even of
+# the server, loses nothing that the operating system was given.
+THROWAWAY = {"fsync": "off", "full_page_writes": "off"}
+
 _server = pytest.StashKey[EmbeddedServer]()
+
+type Manage = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full-matrix", action="store_true", help="every crash point, not the quick choice of them")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,26 +37,51 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if config.option.collectonly or config.option.help or config.option.version:
         return
-    # Its data are thrown away whole, so nothing is lost by not waiting for the disk: kill -9 does not need it.
-    folder = Path(tempfile.mkdtemp(prefix="longwatch-tests-"))
-    server = EmbeddedServer(folder, settings={"fsync": "off", "full_page_writes": "off"})
+    _remove_leftovers()
+    server = EmbeddedServer(make_scratch_folder(), settings=THROWAWAY)
     config.stash[_server] = server.acquire(keep=True)
     os.environ["DATABASE_URL"] = server.url
     # pytest-django has loaded the settings before this file could be read.
-    settings.DATABASES["default"].update(read_database_url(server.url, engine_process=False, process_name="pytest"))
-    connections.databases["default"].update(settings.DATABASES["default"])
+    connections.databases["default"].update(read_database_url(server.url, engine_process=False, process_name="pytest"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     server = config.stash.get(_server, None)
     if server is not None:
+        del os.environ["DATABASE_URL"]
         server.destroy()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the long ones begin first, and those that measure time or share a browser run one after another."""
+    for item in items:
+        for name in ("crash", "browser"):
+            if item.get_closest_marker(name):
+                item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(
+        key=lambda item: 0 if item.get_closest_marker("crash") else 1 if item.get_closest_marker("browser") else 2
+    )
+
+
+def make_scratch_folder() -> Path:
+    """Return a new folder that the server's user may enter, which pytest's own are not."""
+    folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
+    folder.chmod(0o755)
+    return folder
+
+
+def _remove_leftovers() -> None:
+    """End the servers of sessions that were killed: nobody holds their lock any more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        server = EmbeddedServer(folder)
+        # A folder without the file is one that another session is making right now.
+        if (folder / "pg.users").exists() and not server.is_used():
+            server.destroy()
+
+
 @pytest.fixture
-def database_url(db: None) -> str:
-    """The address of the test database, for processes of their own. They see only what is committed:
-    ask for `transactional_db` too."""
+def database_url(transactional_db: None) -> str:
+    """The address of the test database, for processes of their own: they see what the test has committed."""
     return write_database_url(connection.settings_dict)
 
 
@@ -57,7 +94,10 @@ def free_port() -> int:
     return port
 
 
-type Manage = Callable[..., subprocess.CompletedProcess[str]]
+@pytest.fixture
+def full_matrix(request: pytest.FixtureRequest) -> bool:
+    """Whether every crash point was asked for."""
+    return bool(request.config.getoption("--full-matrix"))
 
 
 @pytest.fixture
@@ -65,13 +105,13 @@ def manage(database_url: str, tmp_path: Path) -> Manage:
     """Run `manage.py` as a process of its own against the test database, with a data folder of its own."""
 
     def run(
-        *arguments: str, env: dict[str, str] | None = None, timeout: float = 60.0
+        *arguments: str, env: dict[str, str] | None = None, text: str = "", timeout: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-W", "error", str(PROJECT / "manage.py"), *arguments],
             cwd=PROJECT,
             env=os.environ | {"DATABASE_URL": database_url, "LONGWATCH_DATA": str(tmp_path / "data")} | (env or {}),
-            stdin=subprocess.DEVNULL,
+            input=text,
             capture_output=True,
             text=True,
             timeout=timeout,
