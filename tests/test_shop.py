@@ -1,6 +1,9 @@
 """The sandbox shop keeps its promises: it is the receiver at which every other test counts."""
 
+import json
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runs.examples.shop.client import Received, ShopClient, ShopRefused, ShopUnknown, ShopUnreachable
-from tests.shop_process import ShopProcess, post_refund, wait_for
+from tests.shop_process import PROJECT, ShopProcess, post_refund, wait_for
 
 
 @pytest.fixture
@@ -354,3 +357,30 @@ def test_a_customer_may_ask_once_more(shop: ShopClient) -> None:
     filed = shop.file_request(batch["batch"], order=order, reason="damaged", amount="2.00", note="And the lid.")
     assert filed["request"] == f"r{order}-2"
     assert shop.list_requests(batch["batch"])["requests"][-1] == filed
+
+
+@pytest.mark.crash
+def test_the_shop_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    starter = """
+import subprocess, sys
+shop = subprocess.Popen([sys.executable, "-m", "runs.examples.shop", "--data", sys.argv[1], "--die-with-parent"],
+                        stdout=subprocess.PIPE)
+print(shop.stdout.readline().decode(), end="", flush=True)
+shop.wait()
+"""
+    command = [sys.executable, "-c", starter, str(tmp_path / "shop")]
+    parent = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    shop = ShopClient(url=json.loads(parent.stdout.readline())["url"], timeout_s=1)
+    assert shop.call("GET", "/health").status == 200
+    parent.kill()
+    parent.communicate()
+
+    def is_gone() -> bool:
+        try:
+            shop.call("GET", "/health")
+        except (ShopUnreachable, ShopUnknown):
+            return True
+        return False
+
+    wait_for(is_gone)
