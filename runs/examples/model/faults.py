@@ -67,7 +67,9 @@ class Fault:
         """Say whether this call is to be hit."""
         if self.spent or (self.model and self.model != request.model.name):
             return False
-        return not self.text or self.text in request.raw or self.text in request.asked or self.text in _join(request)
+        # The briefing is JSON inside text inside JSON: a quotation mark stands there with one or two backslashes.
+        told = "\n".join([*request.system, request.asked])
+        return any(self.text in text for text in (request.raw, told, told.replace('\\"', '"')))
 
     def to_error(self) -> Rejected | None:
         """Return the error that this fault answers with, if it is one that answers with an error."""
@@ -176,7 +178,3 @@ class FaultBook:
     def to_json(self) -> list[Json]:
         """Return all faults, spent ones too."""
         return [fault.to_json() for fault in self._faults]
-
-
-def _join(request: Request) -> str:
-    return "\n".join(request.system)

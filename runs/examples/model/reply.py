@@ -53,7 +53,7 @@ class Part:
         return {"type": "text", "text": self.text}
 
     def cut(self, tokens: int) -> "Part":
-        """Return the block cut off in the middle, so that it costs at most that many tokens."""
+        """Return the block cut off in the middle, so that it costs at most that many tokens; empty if none."""
         room = max(0, tokens - (TOOL_USE_TOKENS if self.type == "tool_use" else 0)) * 4
         shown = self.text.encode()[:room].decode("utf-8", "ignore")
         return Part(type=self.type, text=shown, id=self.id, tool=self.tool)
@@ -97,7 +97,9 @@ def limit_reply(reply: Reply, max_tokens: int) -> Reply:
     kept: list[Part] = []
     for part in reply.parts:
         if part.tokens > left:
-            kept.append(part.cut(max(1, left)))
+            cut = part.cut(left)
+            if cut.text:
+                kept.append(cut)
             break
         kept.append(part)
         left -= part.tokens

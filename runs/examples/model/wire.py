@@ -151,11 +151,15 @@ def read_request(raw: bytes, *, counting: bool = False) -> Request:
         stream=stream,
         tools=tools,
         system=system,
-        asked="\n".join(_texts(as_object(messages[-1]).get("content"))),
+        asked="\n".join(_texts(_last_from_user(messages).get("content"))),
         wants_thinking=_read_thinking(body, name),
         user=user if isinstance(user, str) else "",
         raw=raw.decode("utf-8", "replace"),
     )
+
+
+def _last_from_user(messages: list[Json]) -> JsonObject:
+    return next(each for message in reversed(messages) if (each := as_object(message)).get("role") == "user")
 
 
 def _read_max_tokens(body: JsonObject) -> int:
@@ -219,8 +223,8 @@ def _read_messages(body: JsonObject) -> list[Json]:
     open_calls: list[str] = []
     for position, message in enumerate(messages):
         role = as_object(message).get("role")
-        if role not in ("user", "assistant"):
-            raise Rejected(400, f"messages.{position}.role: Input should be 'user' or 'assistant'")
+        if role not in ("user", "assistant", "system"):
+            raise Rejected(400, f"messages.{position}.role: Input should be 'user', 'assistant' or 'system'")
         if position == 0 and role != "user":
             raise Rejected(400, 'messages: first message must use the "user" role')
         blocks = _read_content(as_object(message).get("content"), position)
