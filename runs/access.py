@@ -1,4 +1,7 @@
-"""Who may see and do what: role groups, agents by group, tokens. One table answers "show the button?" and "accept the POST?"."""
+"""Who may see and do what: role groups, agents by group, tokens.
+
+One table answers "show the button?" and "accept the POST?".
+"""
 
 import hashlib
 import secrets
@@ -7,9 +10,9 @@ from enum import StrEnum
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser, Group, Permission, User
 from django.core import signing
-from django.db import connection
 from django.db.models import QuerySet
 
+from runs import sql
 from runs.errors import Forbidden, Malformed, NotFound
 from runs.journal import Actor, append, require_transaction
 from runs.models import AgentGrant, ApiToken, Approval, Run
@@ -125,11 +128,10 @@ def create_token(name: str, role: Role, *, actor: Actor) -> str:
     user, _ = get_user_model().objects.get_or_create(username=f"token:{name}", defaults={"password": "!"})
     user.groups.set([Group.objects.get(name=role)])
     token = f"lw_{secrets.token_urlsafe(32)}"
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_apitoken (name, user_id, digest, created_at) VALUES (%s, %s, %s, lw_clock())",
-            [name, user.pk, _digest(token)],
-        )
+    sql.execute(
+        "INSERT INTO runs_apitoken (name, user_id, digest, created_at) VALUES (%s, %s, %s, lw_clock())",
+        [name, user.pk, _digest(token)],
+    )
     append("token.created", actor=actor, after={"name": name, "role": role})
     return token
 

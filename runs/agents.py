@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from runs.errors import LongwatchError, UnknownAgent
 
-type Json = None | bool | int | float | str | list[Json] | dict[str, Json]
+type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 
 
 class Effect(StrEnum):
@@ -280,7 +280,7 @@ class Tool:
             return "it cannot be undone" if self.irreversible else None
         try:
             return self.approval(arguments)
-        except Exception as error:  # noqa: BLE001 - fail closed, whatever the policy did
+        except Exception as error:  # fail closed, whatever the policy did
             return f"its approval policy failed: {type(error).__name__}: {error}"
 
     def reconcile(self, function: Callable[..., Found]) -> Callable[..., Found]:
@@ -368,7 +368,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Briefing:
-    """What an agent decides on: built from the tables at every think. Lists are of JSON objects as the model sees them."""
+    """What an agent decides on: built from the tables at every think. The lists hold what the model sees."""
 
     run: int
     uid: str

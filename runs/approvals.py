@@ -1,19 +1,20 @@
-"""Writer of approvals and decisions: everything that asks a person. A decision is a one-shot claim, bound to what was shown."""
+"""Writer of approvals and decisions: everything that asks a person.
+
+A decision is a one-shot claim, bound to what was shown.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.contrib.auth.models import AbstractBaseUser
-from django.db import connection
-from psycopg.types.json import Jsonb
 
-from runs import notify
+from runs import notify, sql
 from runs.agents import Json, digest
 from runs.errors import AlreadyDecided, AnotherVersion, Malformed, WrongState
 from runs.journal import RUNTIME, Actor, append, person, require_transaction
 from runs.models import Approval, Decision, Key, Run, Step
-from runs.sanitise import clean_json, clean_text
+from runs.sanitise import clean_text
 from runs.states import APPROVAL_MOVES, VERDICTS, ApprovalKind, ApprovalState, Verdict
 
 
@@ -61,35 +62,40 @@ def ask(
     require_transaction()
     allowed = list(verdicts) or list(VERDICTS[kind])
     bound = bind(run=run, step=step, contract=contract, arguments=arguments) if step and arguments is not None else ""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_approval (run_id, step_id, key_id, fact_id, kind, state, version, title, why, because, tool,"
-            " contract, arguments, digest, facts, options, evidence, verdicts, verdict, created_at, expires_at, on_expiry,"
-            " closed_because) VALUES (%s, %s, %s, %s, %s, 'pending', 1, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, '',"
-            " lw_clock(), lw_clock() + make_interval(secs => %s), %s, '') RETURNING id",
-            [
-                run.pk,
-                step.pk if step else None,
-                key.pk if key else None,
-                fact,
-                kind,
-                clean_text(title),
-                clean_text(why),
-                clean_text(because),
-                step.tool if step else "",
-                contract,
-                None if arguments is None else Jsonb(clean_json(arguments)),
-                bound,
-                Jsonb(clean_json(facts or [])),
-                Jsonb(clean_json(list(options))),
-                None if evidence is None else Jsonb(clean_json(evidence)),
-                Jsonb([str(v) for v in allowed]),
-                valid_for_s,
-                on_expiry,
-            ],
-        )
-        ident = cursor.fetchone()[0]
-    append("approval.asked", actor=actor, run=run.pk, step=step.pk if step else None, after={"approval": ident, "kind": kind}, why=why or title)
+    ident = sql.fetch_row(
+        "INSERT INTO runs_approval (run_id, step_id, key_id, fact_id, kind, state, version, title, why, because, tool,"
+        " contract, arguments, digest, facts, options, evidence, verdicts, verdict, created_at, expires_at, on_expiry,"
+        " closed_because) VALUES (%s, %s, %s, %s, %s, 'pending', 1, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, '',"
+        " lw_clock(), lw_clock() + make_interval(secs => %s), %s, '') RETURNING id",
+        [
+            run.pk,
+            step.pk if step else None,
+            key.pk if key else None,
+            fact,
+            kind,
+            clean_text(title),
+            clean_text(why),
+            clean_text(because),
+            step.tool if step else "",
+            contract,
+            sql.jsonb(arguments),
+            bound,
+            sql.jsonb(facts or []),
+            sql.jsonb(list(options)),
+            sql.jsonb(evidence),
+            sql.jsonb([str(v) for v in allowed]),
+            valid_for_s,
+            on_expiry,
+        ],
+    )[0]
+    append(
+        "approval.asked",
+        actor=actor,
+        run=run.pk,
+        step=step.pk if step else None,
+        after={"approval": ident, "kind": kind},
+        why=why or title,
+    )
     notify.screen("approvals")
     return Approval.objects.get(pk=ident)
 
@@ -111,25 +117,24 @@ def decide(approval: Approval, said: Said, *, by: AbstractBaseUser, to: Approval
         raise AnotherVersion(approval.pk, said.version, approval.version)
     if said.verdict not in approval.verdicts:
         raise Malformed(
-            f"{said.verdict!r} is no verdict of approval {approval.pk}.", remedy=f"It allows: {', '.join(approval.verdicts)}."
+            f"{said.verdict!r} is no verdict of approval {approval.pk}.",
+            remedy=f"It allows: {', '.join(approval.verdicts)}.",
         )
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_decision (approval_id, by_id, verdict, version, arguments, answer, result, \"grant\", comment,"
-            " at, effective_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, lw_clock(), lw_clock()) RETURNING id",
-            [
-                approval.pk,
-                by.pk,
-                said.verdict,
-                approval.version,
-                None if said.arguments is None else Jsonb(clean_json(said.arguments)),
-                clean_text(said.answer),
-                None if said.result is None else Jsonb(clean_json(said.result)),
-                None if said.grant is None else Jsonb(clean_json(said.grant)),
-                clean_text(said.comment),
-            ],
-        )
-        ident = cursor.fetchone()[0]
+    ident = sql.fetch_row(
+        'INSERT INTO runs_decision (approval_id, by_id, verdict, version, arguments, answer, result, "grant", comment,'
+        " at, effective_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, lw_clock(), lw_clock()) RETURNING id",
+        [
+            approval.pk,
+            by.pk,
+            said.verdict,
+            approval.version,
+            sql.jsonb(said.arguments),
+            clean_text(said.answer),
+            sql.jsonb(said.result),
+            sql.jsonb(said.grant),
+            clean_text(said.comment),
+        ],
+    )[0]
     _move(approval, to, verdict=said.verdict)
     append(
         "approval.decided",
@@ -158,11 +163,10 @@ def note_refused_decision(approval: Approval, said: Said, *, by: AbstractBaseUse
 def rebind(approval: Approval, *, run: Run, step: Step, arguments: dict[str, Json], contract: str) -> None:
     """An edit: the card now allows exactly the edited call."""
     bound = bind(run=run, step=step, contract=contract, arguments=arguments)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_approval SET arguments = %s, digest = %s, contract = %s WHERE id = %s",
-            [Jsonb(clean_json(arguments)), bound, contract, approval.pk],
-        )
+    sql.execute(
+        "UPDATE runs_approval SET arguments = %s, digest = %s, contract = %s WHERE id = %s",
+        [sql.jsonb(arguments), bound, contract, approval.pk],
+    )
     approval.arguments, approval.digest, approval.contract = arguments, bound, contract
 
 
@@ -225,9 +229,9 @@ def due_to_expire(run: int) -> list[Approval]:
 
 
 def seconds_left(approval: Approval) -> float | None:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT extract(epoch FROM expires_at - lw_clock()) FROM runs_approval WHERE id = %s", [approval.pk])
-        value = cursor.fetchone()[0]
+    value = sql.fetch_row(
+        "SELECT extract(epoch FROM expires_at - lw_clock()) FROM runs_approval WHERE id = %s", [approval.pk]
+    )[0]
     return None if value is None else float(value)
 
 
@@ -243,14 +247,15 @@ def _move(approval: Approval, to: ApprovalState, *, verdict: str = "", why: str 
     require_transaction()
     if to not in APPROVAL_MOVES[ApprovalState(approval.state)]:
         raise WrongState(f"Approval {approval.pk}", approval.state, to)
-    with connection.cursor() as cursor:
-        cursor.execute(
+    if (
+        sql.execute(
             "UPDATE runs_approval SET state = %s, version = version + 1, verdict = coalesce(nullif(%s, ''), verdict),"
             " closed_at = lw_clock(), closed_because = %s WHERE id = %s AND state = %s",
             [to, verdict, clean_text(why), approval.pk, approval.state],
         )
-        if cursor.rowcount == 0:
-            raise _already(approval)
+        == 0
+    ):
+        raise _already(approval)
     approval.state = to
     approval.version += 1
     notify.screen("approvals")

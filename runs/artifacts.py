@@ -3,8 +3,7 @@
 import hashlib
 import json
 
-from django.db import connection
-
+from runs import sql
 from runs.agents import Json
 from runs.journal import require_transaction
 from runs.models import Artifact
@@ -18,12 +17,11 @@ def store(body: bytes, *, media_type: str) -> Artifact:
     """Store `body` once; the same bytes give the same artifact."""
     require_transaction()
     digest = hashlib.sha256(body).hexdigest()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_artifact (digest, media_type, size, body, created_at) VALUES (%s, %s, %s, %s, lw_clock())"
-            " ON CONFLICT (digest) DO NOTHING",
-            [digest, media_type, len(body), body],
-        )
+    sql.execute(
+        "INSERT INTO runs_artifact (digest, media_type, size, body, created_at) VALUES (%s, %s, %s, %s, lw_clock())"
+        " ON CONFLICT (digest) DO NOTHING",
+        [digest, media_type, len(body), body],
+    )
     return Artifact.objects.defer("body").get(digest=digest)
 
 

@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from django.db import connection
-from psycopg.types.json import Jsonb
-
-from runs import agents
+from runs import agents, sql
 from runs.agents import Json
 from runs.errors import Conflict, LimitTooLow, OverBudget
 from runs.journal import Actor, append, require_transaction
@@ -42,25 +39,24 @@ class Pricing:
 
 def create(run: Run, limits: agents.Budget) -> Budget:
     require_transaction()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_budget (run_id, version, unlimited_because, usd_limit, tokens_limit, calls_limit,"
-            " effects_limit, steps_limit, working_limit_s, "
-            + ", ".join(f"{d}_{part}" for d in DIMENSIONS for part in ("spent", "reserved", "overrun"))
-            + ") VALUES (%s, 1, %s, %s, %s, %s, %s, %s, %s, "
-            + ", ".join(["0"] * (3 * len(DIMENSIONS)))
-            + ")",
-            [
-                run.pk,
-                clean_text(limits.unlimited),
-                Decimal(limits.usd) if limits.usd is not None else None,
-                limits.tokens,
-                limits.calls,
-                limits.effects,
-                limits.steps,
-                limits.working_s,
-            ],
-        )
+    sql.execute(
+        "INSERT INTO runs_budget (run_id, version, unlimited_because, usd_limit, tokens_limit, calls_limit,"
+        " effects_limit, steps_limit, working_limit_s, "
+        + ", ".join(f"{d}_{part}" for d in DIMENSIONS for part in ("spent", "reserved", "overrun"))
+        + ") VALUES (%s, 1, %s, %s, %s, %s, %s, %s, %s, "
+        + ", ".join(["0"] * (3 * len(DIMENSIONS)))
+        + ")",
+        [
+            run.pk,
+            clean_text(limits.unlimited),
+            Decimal(limits.usd) if limits.usd is not None else None,
+            limits.tokens,
+            limits.calls,
+            limits.effects,
+            limits.steps,
+            limits.working_s,
+        ],
+    )
     return Budget.objects.get(pk=run.pk)
 
 
@@ -86,7 +82,9 @@ def reserve(run: int, amounts: Amounts, *, attempt: int, note: str = "") -> None
         _change(budget, {f"{d}_reserved": amount for d, amount in amounts.items()})
 
 
-def settle(attempt: int, amounts: Amounts, *, pricing: Pricing | None = None, estimated: bool = False, note: str = "") -> None:
+def settle(
+    attempt: int, amounts: Amounts, *, pricing: Pricing | None = None, estimated: bool = False, note: str = ""
+) -> None:
     """Replace an attempt's reservation by what was really used. Does nothing the second time.
 
     What passes the reservation is booked as it is, and shown as overrun: the truth is never made to fit.
@@ -133,7 +131,7 @@ def release(attempt: int, *, note: str = "") -> None:
 
 
 def set_limits(
-    run: int, limits: Mapping[str, Decimal | int | None], *, actor: Actor, why: str, version: int | None = None
+    run: int, limits: Mapping[str, Decimal | int | float | None], *, actor: Actor, why: str, version: int | None = None
 ) -> Budget:
     """Set new limits on a locked run's budget: {"usd": …, "tokens": …, …, "working_s": …}; None is no limit.
 
@@ -155,14 +153,12 @@ def set_limits(
             used = getattr(budget, f"{name}_spent") + getattr(budget, f"{name}_reserved")
             if wanted < used:
                 raise LimitTooLow(name, wanted, used)
-            deltas[name] = wanted - (old or 0)
+            deltas[name] = Decimal(wanted) - (old or 0) if name == "usd" else int(wanted) - int(old or 0)
         before[name], after[name] = clean_json(old), clean_json(wanted)
-        with connection.cursor() as cursor:
-            cursor.execute(f"UPDATE runs_budget SET {column} = %s WHERE run_id = %s", [wanted, run])
+        sql.execute(f"UPDATE runs_budget SET {column} = %s WHERE run_id = %s", [wanted, run])
     if not after:
         return budget
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE runs_budget SET version = version + 1 WHERE run_id = %s", [run])
+    sql.execute("UPDATE runs_budget SET version = version + 1 WHERE run_id = %s", [run])
     _add(budget, EntryKind.GRANT, Amounts(**deltas), run=run, attempt=None, note=why)  # type: ignore[arg-type]
     append("budget.limits_set", actor=actor, run=run, before=before, after=after, why=why)
     budget.refresh_from_db()
@@ -173,34 +169,36 @@ def mismatches() -> list[tuple[int, str, Decimal, Decimal]]:
     """(run, column, row says, ledger says) wherever a budget row is not the sum of its ledger. Empty when all is well."""
     found: list[tuple[int, str, Decimal, Decimal]] = []
     for dimension in DIMENSIONS:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                f"SELECT * FROM (SELECT b.run_id, b.{dimension}_spent AS spent, b.{dimension}_reserved AS reserved,"
-                f" coalesce(sum(e.{dimension}) FILTER (WHERE e.kind = 'settle'), 0) AS settled,"
-                f" coalesce(sum(e.{dimension}) FILTER (WHERE e.kind = 'reserve' AND NOT EXISTS (SELECT FROM runs_ledgerentry x"
-                "   WHERE x.budget_id = e.budget_id AND x.attempt_id = e.attempt_id AND x.kind IN ('settle', 'release'))), 0)"
-                " AS held FROM runs_budget b LEFT JOIN runs_ledgerentry e ON e.budget_id = b.run_id GROUP BY b.run_id) s"
-                " WHERE spent <> settled OR reserved <> held"
-            )
-            for run, spent, reserved, settled, held in cursor.fetchall():
-                if spent != settled:
-                    found.append((run, f"{dimension}_spent", spent, settled))
-                if reserved != held:
-                    found.append((run, f"{dimension}_reserved", reserved, held))
+        for run, spent, reserved, settled, held in sql.fetch_all(
+            f"SELECT * FROM (SELECT b.run_id, b.{dimension}_spent AS spent, b.{dimension}_reserved AS reserved,"
+            f" coalesce(sum(e.{dimension}) FILTER (WHERE e.kind = 'settle'), 0) AS settled,"
+            f" coalesce(sum(e.{dimension}) FILTER (WHERE e.kind = 'reserve' AND NOT EXISTS (SELECT FROM runs_ledgerentry x"
+            "   WHERE x.budget_id = e.budget_id AND x.attempt_id = e.attempt_id AND x.kind IN ('settle', 'release'))), 0)"
+            " AS held FROM runs_budget b LEFT JOIN runs_ledgerentry e ON e.budget_id = b.run_id GROUP BY b.run_id) s"
+            " WHERE spent <> settled OR reserved <> held"
+        ):
+            if spent != settled:
+                found.append((run, f"{dimension}_spent", spent, settled))
+            if reserved != held:
+                found.append((run, f"{dimension}_reserved", reserved, held))
     return found
 
 
 def _lock_chain(run: int) -> list[Budget]:
     """The budgets of a run and its ancestors, locked leaf to root: the order in which everyone locks them."""
     require_transaction()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "WITH RECURSIVE up AS (SELECT id, parent_id FROM runs_run WHERE id = %s"
-            " UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN up ON p.id = up.parent_id) SELECT id FROM up",
-            [run],
-        )
-        # A parent's number is below its child's, so descending order is leaf to root.
-        chain = sorted((row[0] for row in cursor.fetchall()), reverse=True)
+    # A parent's number is below its child's, so descending order is leaf to root.
+    chain = sorted(
+        (
+            row[0]
+            for row in sql.fetch_all(
+                "WITH RECURSIVE up AS (SELECT id, parent_id FROM runs_run WHERE id = %s"
+                " UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN up ON p.id = up.parent_id) SELECT id FROM up",
+                [run],
+            )
+        ),
+        reverse=True,
+    )
     return [Budget.objects.select_for_update(of=("self",)).get(pk=number) for number in chain]
 
 
@@ -208,9 +206,7 @@ def _lock_reserved(attempt: int) -> list[tuple[Budget, LedgerEntry]]:
     """The budgets that an attempt has a reservation on which nothing has replaced yet, locked leaf to root."""
     require_transaction()
     held = {e.budget_id: e for e in LedgerEntry.objects.filter(attempt_id=attempt, kind=EntryKind.RESERVE)}
-    locked = [
-        Budget.objects.select_for_update(of=("self",)).get(pk=number) for number in sorted(held, reverse=True)
-    ]
+    locked = [Budget.objects.select_for_update(of=("self",)).get(pk=number) for number in sorted(held, reverse=True)]
     ended = LedgerEntry.objects.filter(attempt_id=attempt, kind__in=[EntryKind.SETTLE, EntryKind.RELEASE])
     replaced = set(ended.values_list("budget_id", flat=True))
     return [(budget, held[budget.pk]) for budget in locked if budget.pk not in replaced]
@@ -227,36 +223,34 @@ def _add(
     estimated: bool = False,
     note: str = "",
 ) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_ledgerentry (budget_id, run_id, attempt_id, kind, usd, tokens, calls, effects, steps,"
-            " estimated, model, usage, price, note, at)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, lw_clock())",
-            [
-                budget.pk,
-                run,
-                attempt,
-                kind,
-                amounts.usd,
-                amounts.tokens,
-                amounts.calls,
-                amounts.effects,
-                amounts.steps,
-                estimated,
-                pricing.model,
-                None if pricing.usage is None else Jsonb(clean_json(pricing.usage)),
-                None if pricing.price is None else Jsonb(clean_json(pricing.price)),
-                clean_text(note),
-            ],
-        )
+    sql.execute(
+        "INSERT INTO runs_ledgerentry (budget_id, run_id, attempt_id, kind, usd, tokens, calls, effects, steps,"
+        " estimated, model, usage, price, note, at)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, lw_clock())",
+        [
+            budget.pk,
+            run,
+            attempt,
+            kind,
+            amounts.usd,
+            amounts.tokens,
+            amounts.calls,
+            amounts.effects,
+            amounts.steps,
+            estimated,
+            pricing.model,
+            sql.jsonb(pricing.usage),
+            sql.jsonb(pricing.price),
+            clean_text(note),
+        ],
+    )
 
 
 def _change(budget: Budget, changes: Mapping[str, Decimal | int]) -> None:
     kept = {column: amount for column, amount in changes.items() if amount}
     if not kept:
         return
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_budget SET " + ", ".join(f"{c} = {c} + %s" for c in kept) + " WHERE run_id = %s",
-            [*kept.values(), budget.pk],
-        )
+    sql.execute(
+        "UPDATE runs_budget SET " + ", ".join(f"{c} = {c} + %s" for c in kept) + " WHERE run_id = %s",
+        [*kept.values(), budget.pk],
+    )

@@ -7,27 +7,22 @@ waited for; tests and the time-lapse demo shift both. Leases and `begin_by` are 
 import time
 from datetime import datetime, timedelta
 
-from django.db import connection
+from runs import sql
 
 
 def now() -> datetime:
     """The running business clock."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT lw_clock()")
-        return _datetime(cursor.fetchone())
+    return _datetime(sql.fetch_one("SELECT lw_clock()"))
 
 
 def real_now() -> datetime:
     """The running real clock of the database server."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        return _datetime(cursor.fetchone())
+    return _datetime(sql.fetch_one("SELECT clock_timestamp()"))
 
 
 def shift(by: timedelta) -> None:
     """Move the business clock by `by`, for every connection. For tests and the time-lapse demo."""
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE lw_clock_shift SET shift = shift + %s", [by])
+    sql.execute("UPDATE lw_clock_shift SET shift = shift + %s", [by])
 
 
 def boottime() -> float:

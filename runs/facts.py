@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db import connection
-from psycopg.types.json import Jsonb
 
+from runs import sql
 from runs.agents import Json, digest
 from runs.journal import AGENT, RUNTIME, Actor, append, require_transaction
 from runs.models import Fact, Run
@@ -56,35 +56,64 @@ def record(
     fact = Fact.objects.select_for_update(of=("self",)).filter(run=run, name=name).first()
     tool = str(source.get("tool") or "")
     if fact is None:
-        with connection.cursor() as cursor:
-            cursor.execute(
+        fact = Fact.objects.get(
+            pk=sql.fetch_row(
                 "INSERT INTO runs_fact (run_id, name, value, version, source, source_tool, source_step_id, observed_at,"
                 " verified_at, max_age_s, derived_from, check_tries) VALUES (%s, %s, %s, 1, %s, %s, %s, %s, %s, %s, %s, 0)"
                 " RETURNING id",
-                [run.pk, clean_text(name), Jsonb(clean), Jsonb(clean_json(source)), tool, step, observed_at, observed_at, max_age_s, Jsonb(names)],
-            )
-            fact = Fact.objects.get(pk=cursor.fetchone()[0])
+                [
+                    run.pk,
+                    clean_text(name),
+                    sql.jsonb(clean),
+                    sql.jsonb(source),
+                    tool,
+                    step,
+                    observed_at,
+                    observed_at,
+                    max_age_s,
+                    sql.jsonb(names),
+                ],
+            )[0]
+        )
         _add_version(fact, step)
     else:
         changed = digest(fact.value) != digest(clean)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "UPDATE runs_fact SET value = %s, source = %s, source_tool = %s, source_step_id = %s, observed_at = %s,"
-                " verified_at = %s, max_age_s = %s, derived_from = %s, version = version + %s, check_failed_at = NULL,"
-                " check_tries = 0, contradicted_at = NULL WHERE id = %s",
-                [Jsonb(clean), Jsonb(clean_json(source)), tool, step, observed_at, observed_at, max_age_s, Jsonb(names), int(changed), fact.pk],
-            )
+        sql.execute(
+            "UPDATE runs_fact SET value = %s, source = %s, source_tool = %s, source_step_id = %s, observed_at = %s,"
+            " verified_at = %s, max_age_s = %s, derived_from = %s, version = version + %s, check_failed_at = NULL,"
+            " check_tries = 0, contradicted_at = NULL WHERE id = %s",
+            [
+                sql.jsonb(clean),
+                sql.jsonb(source),
+                tool,
+                step,
+                observed_at,
+                observed_at,
+                max_age_s,
+                sql.jsonb(names),
+                int(changed),
+                fact.pk,
+            ],
+        )
         fact.refresh_from_db()
         if changed:
             _add_version(fact, step)
-    append("fact.recorded", actor=actor, run=run.pk, step=step, after={"fact": name, "version": fact.version, "value": clean})
+    append(
+        "fact.recorded",
+        actor=actor,
+        run=run.pk,
+        step=step,
+        after={"fact": name, "version": fact.version, "value": clean},
+    )
     return fact
 
 
 def lock(names_or_ids: Iterable[int]) -> None:
     """Lock facts in the order of their ids."""
     require_transaction()
-    list(Fact.objects.select_for_update(of=("self",)).filter(pk__in=list(names_or_ids)).order_by("pk").values_list("pk"))
+    list(
+        Fact.objects.select_for_update(of=("self",)).filter(pk__in=list(names_or_ids)).order_by("pk").values_list("pk")
+    )
 
 
 def judge(run: int, names: Iterable[str], *, lock_rows: bool = False) -> dict[str, Judged]:
@@ -106,12 +135,11 @@ def judge(run: int, names: Iterable[str], *, lock_rows: bool = False) -> dict[st
 def check_same(fact: Fact, *, began_at: datetime, step: int) -> None:
     """Its source said the same: verified as of when that reading began. Approvals stand."""
     require_transaction()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_fact SET verified_at = greatest(verified_at, %s), check_failed_at = NULL, check_tries = 0,"
-            " contradicted_at = NULL WHERE id = %s",
-            [began_at, fact.pk],
-        )
+    sql.execute(
+        "UPDATE runs_fact SET verified_at = greatest(verified_at, %s), check_failed_at = NULL, check_tries = 0,"
+        " contradicted_at = NULL WHERE id = %s",
+        [began_at, fact.pk],
+    )
     _add_check(fact, CheckOutcome.SAME, step, "")
 
 
@@ -119,29 +147,34 @@ def check_changed(fact: Fact, value: Json, *, began_at: datetime, step: int) -> 
     """Its source says otherwise: a new version, the old one kept."""
     require_transaction()
     old = fact.value
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_fact SET value = %s, version = version + 1, observed_at = %s, verified_at = %s,"
-            " source_step_id = %s, check_failed_at = NULL, check_tries = 0, contradicted_at = NULL WHERE id = %s",
-            [Jsonb(clean_json(value)), began_at, began_at, step, fact.pk],
-        )
+    sql.execute(
+        "UPDATE runs_fact SET value = %s, version = version + 1, observed_at = %s, verified_at = %s,"
+        " source_step_id = %s, check_failed_at = NULL, check_tries = 0, contradicted_at = NULL WHERE id = %s",
+        [sql.jsonb(value), began_at, began_at, step, fact.pk],
+    )
     fact.refresh_from_db()
     _add_version(fact, step)
     _add_check(fact, CheckOutcome.CHANGED, step, "")
-    append("fact.changed", run=fact.run_id, step=step, before={"value": old}, after={"fact": fact.name, "value": fact.value})
+    append(
+        "fact.changed",
+        run=fact.run_id,
+        step=step,
+        before={"value": old},
+        after={"fact": fact.name, "value": fact.value},
+    )
     return fact
 
 
 def check_failed(fact: Fact, outcome: CheckOutcome, detail: str, *, step: int) -> int:
     """Its source could not say: value and dates stay. Returns how often in a row."""
     require_transaction()
-    with connection.cursor() as cursor:
-        cursor.execute(
+    tries = int(
+        sql.fetch_row(
             "UPDATE runs_fact SET check_failed_at = lw_clock(), check_tries = check_tries + 1 WHERE id = %s"
             " RETURNING check_tries",
             [fact.pk],
-        )
-        tries = int(cursor.fetchone()[0])
+        )[0]
+    )
     _add_check(fact, outcome, step, detail)
     append("fact.check_failed", run=fact.run_id, step=step, after={"fact": fact.name, "tries": tries}, why=detail)
     return tries
@@ -150,12 +183,11 @@ def check_failed(fact: Fact, outcome: CheckOutcome, detail: str, *, step: int) -
 def confirm(fact: Fact, *, actor: Actor) -> None:
     """A person vouches for the value as of now."""
     require_transaction()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_fact SET verified_at = lw_clock(), observed_at = coalesce(observed_at, lw_clock()),"
-            " check_failed_at = NULL, check_tries = 0, contradicted_at = NULL WHERE id = %s",
-            [fact.pk],
-        )
+    sql.execute(
+        "UPDATE runs_fact SET verified_at = lw_clock(), observed_at = coalesce(observed_at, lw_clock()),"
+        " check_failed_at = NULL, check_tries = 0, contradicted_at = NULL WHERE id = %s",
+        [fact.pk],
+    )
     append("fact.confirmed", actor=actor, run=fact.run_id, after={"fact": fact.name})
 
 
@@ -163,15 +195,16 @@ def correct(fact: Fact, value: Json, *, actor: Actor) -> None:
     """A person says what it really is, as of now."""
     require_transaction()
     old = fact.value
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_fact SET value = %s, version = version + 1, observed_at = lw_clock(), verified_at = lw_clock(),"
-            " check_failed_at = NULL, check_tries = 0, contradicted_at = NULL WHERE id = %s",
-            [Jsonb(clean_json(value)), fact.pk],
-        )
+    sql.execute(
+        "UPDATE runs_fact SET value = %s, version = version + 1, observed_at = lw_clock(), verified_at = lw_clock(),"
+        " check_failed_at = NULL, check_tries = 0, contradicted_at = NULL WHERE id = %s",
+        [sql.jsonb(value), fact.pk],
+    )
     fact.refresh_from_db()
     _add_version(fact, None)
-    append("fact.corrected", actor=actor, run=fact.run_id, before={"value": old}, after={"fact": fact.name, "value": value})
+    append(
+        "fact.corrected", actor=actor, run=fact.run_id, before={"value": old}, after={"fact": fact.name, "value": value}
+    )
 
 
 def note_use(judged: Iterable[Judged], *, attempt: int | None = None, approval: int | None = None) -> None:
@@ -188,7 +221,14 @@ def note_use(judged: Iterable[Judged], *, attempt: int | None = None, approval: 
 def shown(judged: Iterable[Judged]) -> list[dict[str, Json]]:
     """Facts as an approval keeps them: the values that the person saw."""
     return [
-        {"name": f.name, "version": f.version, "digest": f.digest, "value": f.value, "age_s": round(f.age_s, 1), "max_age_s": f.max_age_s}
+        {
+            "name": f.name,
+            "version": f.version,
+            "digest": f.digest,
+            "value": f.value,
+            "age_s": round(f.age_s, 1),
+            "max_age_s": f.max_age_s,
+        }
         for f in sorted(judged, key=lambda f: f.name)
     ]
 
@@ -196,15 +236,13 @@ def shown(judged: Iterable[Judged]) -> list[dict[str, Json]]:
 def _judge_rows(run: int, names: list[str], lock_rows: bool) -> list[tuple[Judged, list[str]]]:
     if lock_rows:
         lock(Fact.objects.filter(run_id=run, name__in=names).values_list("pk", flat=True))
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT f.id, f.name, f.value, f.version, f.max_age_s, f.derived_from,"
-            " lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, c.at),"
-            " coalesce(extract(epoch FROM c.at - f.verified_at), 0)"
-            " FROM runs_fact f, (SELECT lw_clock() AS at OFFSET 0) c WHERE f.run_id = %s AND f.name = ANY(%s) ORDER BY f.id",
-            [run, names],
-        )
-        rows = cursor.fetchall()
+    rows = sql.fetch_all(
+        "SELECT f.id, f.name, f.value, f.version, f.max_age_s, f.derived_from,"
+        " lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, c.at),"
+        " coalesce(extract(epoch FROM c.at - f.verified_at), 0)"
+        " FROM runs_fact f, (SELECT lw_clock() AS at OFFSET 0) c WHERE f.run_id = %s AND f.name = ANY(%s) ORDER BY f.id",
+        [run, names],
+    )
     out = []
     for ident, name, value, version, max_age_s, parents, state, age in rows:
         age_s = max(float(age), 0.0)
@@ -229,18 +267,16 @@ def _judge_rows(run: int, names: list[str], lock_rows: bool) -> list[tuple[Judge
 
 
 def _add_version(fact: Fact, step: int | None) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_factversion (fact_id, version, value, source, step_id, observed_at, recorded_at)"
-            " VALUES (%s, %s, %s, %s, %s, %s, lw_clock())",
-            [fact.pk, fact.version, Jsonb(fact.value), Jsonb(fact.source), step, fact.observed_at],
-        )
+    sql.execute(
+        "INSERT INTO runs_factversion (fact_id, version, value, source, step_id, observed_at, recorded_at)"
+        " VALUES (%s, %s, %s, %s, %s, %s, lw_clock())",
+        [fact.pk, fact.version, sql.jsonb(fact.value), sql.jsonb(fact.source), step, fact.observed_at],
+    )
 
 
 def _add_check(fact: Fact, outcome: CheckOutcome, step: int, detail: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_factcheck (fact_id, step_id, outcome, detail, at) VALUES (%s, %s, %s, %s, lw_clock())",
-            [fact.pk, step, outcome, clean_text(detail)],
-        )
+    sql.execute(
+        "INSERT INTO runs_factcheck (fact_id, step_id, outcome, detail, at) VALUES (%s, %s, %s, %s, lw_clock())",
+        [fact.pk, step, outcome, clean_text(detail)],
+    )
     append("fact.checked", actor=RUNTIME, run=fact.run_id, step=step, after={"fact": fact.name, "outcome": outcome})

@@ -1,14 +1,13 @@
-"""The journal: append-only, `seq` per run under the run's lock, and the writing transaction's id for readers' cursors."""
+"""The journal: append-only, `seq` per run under its lock, and the writing transaction's id for readers' cursors."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from django.db import connection
-from psycopg.types.json import Jsonb
 
-from runs import notify
+from runs import notify, sql
 from runs.errors import OutsideTransaction
-from runs.sanitise import clean_json, clean_text
+from runs.sanitise import clean_text
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractBaseUser
@@ -48,33 +47,20 @@ def append(
 ) -> None:
     """Write an entry. `kind` is dotted past tense (`step.settled`). With `run` the caller holds that run's lock."""
     require_transaction()
-    values = [
-        kind,
-        actor.name,
-        actor.user,
-        step,
-        _json(before),
-        _json(after),
-        clean_text(why),
-    ]
+    values = [kind, actor.name, actor.user, step, sql.jsonb(before), sql.jsonb(after), clean_text(why)]
     columns = "kind, actor, user_id, step_id, before, after, why, xid, at, run_id, seq"
-    with connection.cursor() as cursor:
-        if run is None:
-            cursor.execute(
-                f"INSERT INTO runs_journalentry ({columns}) VALUES (%s, %s, %s, %s, %s, %s, %s,"
-                " pg_current_xact_id()::text::bigint, lw_clock(), NULL, NULL)",
-                values,
-            )
-            notify.screen("journal")
-        else:
-            cursor.execute(
-                "WITH numbered AS (UPDATE runs_run SET journal_seq = journal_seq + 1 WHERE id = %s RETURNING id, journal_seq)"
-                f" INSERT INTO runs_journalentry ({columns}) SELECT %s, %s, %s::bigint, %s::bigint, %s, %s, %s,"
-                " pg_current_xact_id()::text::bigint, lw_clock(), id, journal_seq FROM numbered",
-                [run, *values],
-            )
-            notify.screen("runs", f"run.{run}")
-
-
-def _json(value: object) -> Jsonb | None:
-    return None if value is None else Jsonb(clean_json(value))
+    if run is None:
+        sql.execute(
+            f"INSERT INTO runs_journalentry ({columns}) VALUES (%s, %s, %s, %s, %s, %s, %s,"
+            " pg_current_xact_id()::text::bigint, lw_clock(), NULL, NULL)",
+            values,
+        )
+        notify.screen("journal")
+    else:
+        sql.execute(
+            "WITH numbered AS (UPDATE runs_run SET journal_seq = journal_seq + 1 WHERE id = %s RETURNING id, journal_seq)"
+            f" INSERT INTO runs_journalentry ({columns}) SELECT %s, %s, %s::bigint, %s::bigint, %s, %s, %s,"
+            " pg_current_xact_id()::text::bigint, lw_clock(), id, journal_seq FROM numbered",
+            [run, *values],
+        )
+        notify.screen("runs", f"run.{run}")

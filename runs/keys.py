@@ -2,15 +2,11 @@
 
 from dataclasses import dataclass
 
-from django.db import connection
-from psycopg.types.json import Jsonb
-
-from runs import locks
+from runs import locks, sql
 from runs.agents import Json, Tool, digest
 from runs.errors import WrongState
 from runs.journal import RUNTIME, Actor, append, require_transaction
 from runs.models import Key, Run, Step
-from runs.sanitise import clean_json
 from runs.states import KEY_MOVES, KEY_OPEN, KeyState
 
 
@@ -49,7 +45,10 @@ def take(run: Run, step: Step, tool: Tool, *, approval: int | None) -> Key:
     require_transaction()
     intent = intent_of(tool, step.asked)
     last = (
-        Key.objects.select_for_update().filter(namespace=run.origin, intent=intent).order_by("-occurrence", "-generation").first()
+        Key.objects.select_for_update()
+        .filter(namespace=run.origin, intent=intent)
+        .order_by("-occurrence", "-generation")
+        .first()
     )
     occurrence, generation = 1, 1
     if last is not None:
@@ -65,31 +64,29 @@ def take(run: Run, step: Step, tool: Tool, *, approval: int | None) -> Key:
             occurrence += 1
         else:
             generation = last.generation + 1
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_key (namespace, tool, identity, intent, occurrence, generation, state, run_id, step_id,"
-            " approval_id, arguments, closed_how, replays, taken_at)"
-            " VALUES (%s, %s, %s, %s, %s, %s, 'taken', %s, %s, %s, %s, '', 0, lw_clock()) RETURNING id",
-            [
-                run.origin,
-                tool.name,
-                Jsonb(tool.identity_of(step.asked)),
-                intent,
-                occurrence,
-                generation,
-                run.pk,
-                step.pk,
-                approval,
-                Jsonb(step.arguments),
-            ],
+    (ident,) = sql.fetch_row(
+        "INSERT INTO runs_key (namespace, tool, identity, intent, occurrence, generation, state, run_id, step_id,"
+        " approval_id, arguments, closed_how, replays, taken_at)"
+        " VALUES (%s, %s, %s, %s, %s, %s, 'taken', %s, %s, %s, %s, '', 0, lw_clock()) RETURNING id",
+        [
+            run.origin,
+            tool.name,
+            sql.jsonb(tool.identity_of(step.asked)),
+            intent,
+            occurrence,
+            generation,
+            run.pk,
+            step.pk,
+            approval,
+            sql.jsonb(step.arguments),
+        ],
+    )
+    if step.arguments != step.asked:
+        # An edited call is also found by what it became.
+        sql.execute(
+            "INSERT INTO runs_keyalias (key_id, namespace, intent) VALUES (%s, %s, %s)",
+            [ident, run.origin, intent_of(tool, step.arguments)],
         )
-        ident = cursor.fetchone()[0]
-        if step.arguments != step.asked:
-            # An edited call is also found by what it became.
-            cursor.execute(
-                "INSERT INTO runs_keyalias (key_id, namespace, intent) VALUES (%s, %s, %s)",
-                [ident, run.origin, intent_of(tool, step.arguments)],
-            )
     append("key.taken", run=run.pk, step=step.pk, after={"occurrence": occurrence, "generation": generation})
     return Key.objects.get(pk=ident)
 
@@ -120,47 +117,49 @@ def close(
     if state not in KEY_MOVES[KeyState(key.state)]:
         raise WrongState(f"Key {key.pk}", key.state, state)
     closing = state not in KEY_OPEN
-    with connection.cursor() as cursor:
-        cursor.execute(
+    if (
+        sql.execute(
             "UPDATE runs_key SET state = %s, closed_how = %s, result = %s, artifact_id = %s,"
             " evidence = coalesce(%s, evidence), closed_at = CASE WHEN %s THEN lw_clock() END WHERE id = %s AND state = %s",
             [
                 state,
                 how if closing else "",
-                None if result is None else Jsonb(clean_json(result)),
+                sql.jsonb(result),
                 artifact,
-                None if evidence is None else Jsonb(clean_json(evidence)),
+                sql.jsonb(evidence),
                 closing,
                 key.pk,
                 key.state,
             ],
         )
-        if cursor.rowcount == 0:
-            raise WrongState(f"Key {key.pk}", "changed by another", state)
+        == 0
+    ):
+        raise WrongState(f"Key {key.pk}", "changed by another", state)
     append(f"key.{state}", actor=actor, run=key.run_id, step=key.step_id, after={"how": how})
     key.state, key.result = state, result
     return locks.release(key.pk) if closing else []
 
 
 def count_replay(key: Key) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE runs_key SET replays = replays + 1 WHERE id = %s", [key.pk])
+    sql.execute("UPDATE runs_key SET replays = replays + 1 WHERE id = %s", [key.pk])
 
 
 def note_evidence(key: Key, evidence: Json) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE runs_key SET evidence = %s WHERE id = %s", [Jsonb(clean_json(evidence)), key.pk])
+    sql.execute("UPDATE runs_key SET evidence = %s WHERE id = %s", [sql.jsonb(evidence), key.pk])
 
 
 def _hold(key: Key, approval: int | None, step: Step) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_key SET approval_id = coalesce(%s, approval_id), arguments = %s WHERE id = %s",
-            [approval, Jsonb(step.arguments), key.pk],
-        )
+    sql.execute(
+        "UPDATE runs_key SET approval_id = coalesce(%s, approval_id), arguments = %s WHERE id = %s",
+        [approval, sql.jsonb(step.arguments), key.pk],
+    )
 
 
 def _other_values(first: dict[str, Json], now: dict[str, Json]) -> list[str]:
     """Arguments whose value differs. Free text is wording: rewording a memo is still the same call."""
     names = sorted(set(first) | set(now))
-    return [n for n in names if first.get(n) != now.get(n) and not (isinstance(first.get(n), str) and isinstance(now.get(n), str))]
+    return [
+        n
+        for n in names
+        if first.get(n) != now.get(n) and not (isinstance(first.get(n), str) and isinstance(now.get(n), str))
+    ]

@@ -5,14 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db import connection
-from psycopg.types.json import Jsonb
-
-from runs import notify, switches
+from runs import notify, sql, switches
 from runs.errors import Lost, RunEnded, WrongState
 from runs.journal import RUNTIME, Actor, append, require_transaction
 from runs.models import Run, WorkItem
-from runs.sanitise import clean_json, clean_text
+from runs.sanitise import clean_text
 from runs.states import RUN_FINAL, RUN_MOVES, RUN_OPEN, WAITS_ON_PEOPLE, RunState, Verified, WaitingFor, WorkState
 
 # Adds the time since the last move to one of the five clocks. Judged by what the run was, before this UPDATE.
@@ -54,42 +51,40 @@ def create(
     """Insert a run, queued and due now. `parent` is locked by the caller and open."""
     require_transaction()
     uid = uuid.uuid4()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT nextval(pg_get_serial_sequence('runs_run', 'id')), lw_clock()")
-        number, now = cursor.fetchone()
-        cursor.execute(
-            "INSERT INTO runs_run (id, uid, agent, goal, constraints, inputs, labels, started_by_id, parent_id, root_id,"
-            " depth, origin, contract, state, priority, due_at, epoch, waiting_for, why, pause_reason, held_by, created_at,"
-            " changed_at, deadline_at, expires_at, max_age_s, clock_mark, working_s, queued_s, world_s, people_s, held_s,"
-            " step_seq, journal_seq, end_reason, verified)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 'queued', %s, %s, 0, '', '', '', '', %s, %s, %s,"
-            " %s::timestamptz + make_interval(secs => %s), %s, %s, 0, 0, 0, 0, 0, 0, 0, '', %s)",
-            [
-                number,
-                uid,
-                agent,
-                clean_text(goal),
-                Jsonb(clean_json(list(constraints))),
-                Jsonb(clean_json(inputs or {})),
-                Jsonb(clean_json(labels or {})),
-                actor.user,
-                parent.pk if parent else None,
-                parent.root_id if parent else number,
-                parent.depth + 1 if parent else 0,
-                uid,
-                contract,
-                priority,
-                now,
-                now,
-                now,
-                deadline_at,
-                now,
-                max_age_s,
-                max_age_s,
-                now,
-                Verified.UNCLAIMED,
-            ],
-        )
+    number, now = sql.fetch_row("SELECT nextval(pg_get_serial_sequence('runs_run', 'id')), lw_clock()")
+    sql.execute(
+        "INSERT INTO runs_run (id, uid, agent, goal, constraints, inputs, labels, started_by_id, parent_id, root_id,"
+        " depth, origin, contract, state, priority, due_at, epoch, waiting_for, why, pause_reason, held_by, created_at,"
+        " changed_at, deadline_at, expires_at, max_age_s, clock_mark, working_s, queued_s, world_s, people_s, held_s,"
+        " step_seq, journal_seq, end_reason, verified)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 'queued', %s, %s, 0, '', '', '', '', %s, %s, %s,"
+        " %s::timestamptz + make_interval(secs => %s), %s, %s, 0, 0, 0, 0, 0, 0, 0, '', %s)",
+        [
+            number,
+            uid,
+            agent,
+            clean_text(goal),
+            sql.jsonb(list(constraints)),
+            sql.jsonb(inputs or {}),
+            sql.jsonb(labels or {}),
+            actor.user,
+            parent.pk if parent else None,
+            parent.root_id if parent else number,
+            parent.depth + 1 if parent else 0,
+            uid,
+            contract,
+            priority,
+            now,
+            now,
+            now,
+            deadline_at,
+            now,
+            max_age_s,
+            max_age_s,
+            now,
+            Verified.UNCLAIMED,
+        ],
+    )
     append("run.started", actor=actor, run=number, after={"agent": agent, "parent": parent.pk if parent else None})
     notify.due()
     return Run.objects.get(pk=number)
@@ -114,14 +109,19 @@ def lock_with_descendants(run: int) -> list[Run]:
     require_transaction()
     locked: dict[int, Run] = {}
     while True:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "WITH RECURSIVE down AS (SELECT id FROM runs_run WHERE id = %s"
-                " UNION ALL SELECT c.id FROM runs_run c JOIN down ON c.parent_id = down.id) SELECT id FROM down",
-                [run],
-            )
-            # A child's number is always above its parent's, so descending order is child before parent.
-            new = sorted({row[0] for row in cursor.fetchall()} - set(locked), reverse=True)
+        # A child's number is always above its parent's, so descending order is child before parent.
+        new = sorted(
+            {
+                row[0]
+                for row in sql.fetch_all(
+                    "WITH RECURSIVE down AS (SELECT id FROM runs_run WHERE id = %s"
+                    " UNION ALL SELECT c.id FROM runs_run c JOIN down ON c.parent_id = down.id) SELECT id FROM down",
+                    [run],
+                )
+            }
+            - set(locked),
+            reverse=True,
+        )
         if not new:
             return [locked[number] for number in sorted(locked, reverse=True)]
         for number in new:
@@ -134,13 +134,11 @@ def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | None:
     A run under a pause or a switch is not claimed: it is marked `held_since` and looked at again at its next expiry.
     """
     switches.lock_shared()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT r.id, r.paused_at IS NOT NULL, r.pause_reason FROM runs_run r"
-            " WHERE r.state IN ('queued', 'waiting') AND r.due_at <= lw_now()"
-            " ORDER BY r.priority DESC, r.due_at LIMIT 1 FOR UPDATE SKIP LOCKED"
-        )
-        row = cursor.fetchone()
+    row = sql.fetch_one(
+        "SELECT r.id, r.paused_at IS NOT NULL, r.pause_reason FROM runs_run r"
+        " WHERE r.state IN ('queued', 'waiting') AND r.due_at <= lw_now()"
+        " ORDER BY r.priority DESC, r.due_at LIMIT 1 FOR UPDATE SKIP LOCKED"
+    )
     if row is None:
         return None
     number, paused, pause_reason = row
@@ -150,50 +148,46 @@ def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | None:
     if held:
         hold(number, held)
         return None
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"UPDATE runs_run SET {ADD_CLOCKS}, state = 'running', epoch = epoch + 1, holder = %s, waiting_for = '',"
-            " why = '', held_since = NULL, held_by = '',"
-            " lease_until = clock_timestamp() + make_interval(secs => %s) WHERE id = %s RETURNING epoch",
-            [holder, lease_s, number],
-        )
-        epoch = cursor.fetchone()[0]
+    epoch = sql.fetch_row(
+        f"UPDATE runs_run SET {ADD_CLOCKS}, state = 'running', epoch = epoch + 1, holder = %s, waiting_for = '',"
+        " why = '', held_since = NULL, held_by = '',"
+        " lease_until = clock_timestamp() + make_interval(secs => %s) WHERE id = %s RETURNING epoch",
+        [holder, lease_s, number],
+    )[0]
     return Claim(run=number, epoch=epoch)
 
 
 def hold(run: int, by: str) -> None:
     """Mark a due run as held and let it lie until its next expiry; a release or a resume queues it again."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"UPDATE runs_run SET {ADD_CLOCKS}, held_since = coalesce(held_since, lw_clock()), held_by = %s,"
-            " due_at = least(expires_at, deadline_at, lw_clock() + interval '1 day')"
-            " WHERE id = %s AND state IN ('queued', 'waiting', 'thinking') RETURNING held_since",
-            [by, run],
-        )
-        if cursor.fetchone():
-            append("run.held", run=run, why=by)
+    if sql.fetch_one(
+        f"UPDATE runs_run SET {ADD_CLOCKS}, held_since = coalesce(held_since, lw_clock()), held_by = %s,"
+        " due_at = least(expires_at, deadline_at, lw_clock() + interval '1 day')"
+        " WHERE id = %s AND state IN ('queued', 'waiting', 'thinking') RETURNING held_since",
+        [by, run],
+    ):
+        append("run.held", run=run, why=by)
 
 
 def unhold(run: Run) -> None:
     """Queue a held run again, at once."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"UPDATE runs_run SET {ADD_CLOCKS}, held_since = NULL, held_by = '', due_at = lw_clock() WHERE id = %s",
-            [run.pk],
-        )
+    sql.execute(
+        f"UPDATE runs_run SET {ADD_CLOCKS}, held_since = NULL, held_by = '', due_at = lw_clock() WHERE id = %s",
+        [run.pk],
+    )
     notify.due()
     notify.think()
 
 
 def renew(claim: Claim, *, lease_s: float) -> bool:
     """Renew the lease on a held run and its open attempts. False: no longer held."""
-    with connection.cursor() as cursor:
-        cursor.execute(
+    return (
+        sql.execute(
             "UPDATE runs_run SET lease_until = clock_timestamp() + make_interval(secs => %s)"
             " WHERE id = %s AND epoch = %s AND state = 'running'",
             [lease_s, claim.run, claim.epoch],
         )
-        return cursor.rowcount > 0
+        > 0
+    )
 
 
 def move(
@@ -211,14 +205,12 @@ def move(
     """
     if to not in RUN_MOVES[RunState(run.state)] or to in RUN_FINAL or to is RunState.RUNNING:
         raise WrongState(f"Run {run.pk}", run.state, to)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"UPDATE runs_run SET {ADD_CLOCKS}, state = %s, due_at = coalesce(%s, lw_clock()), waiting_for = %s, why = %s,"
-            " holder = NULL, lease_until = NULL WHERE id = %s AND epoch = %s AND state = %s"
-            " RETURNING due_at",
-            [to, due_at, waiting_for, clean_text(why), run.pk, run.epoch, run.state],
-        )
-        row = cursor.fetchone()
+    row = sql.fetch_one(
+        f"UPDATE runs_run SET {ADD_CLOCKS}, state = %s, due_at = coalesce(%s, lw_clock()), waiting_for = %s, why = %s,"
+        " holder = NULL, lease_until = NULL WHERE id = %s AND epoch = %s AND state = %s"
+        " RETURNING due_at",
+        [to, due_at, waiting_for, clean_text(why), run.pk, run.epoch, run.state],
+    )
     if row is None:
         raise Lost(run.pk, run.epoch)
     append(
@@ -251,22 +243,20 @@ def finalise(
         raise RunEnded(run.pk, run.state)
     if to not in RUN_MOVES[RunState(run.state)] or to not in RUN_FINAL:
         raise WrongState(f"Run {run.pk}", run.state, to)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"UPDATE runs_run SET {ADD_CLOCKS}, state = %s, epoch = epoch + 1, due_at = NULL, waiting_for = '', why = '',"
-            " holder = NULL, lease_until = NULL, held_since = NULL, held_by = '', ended_at = lw_clock(), end_reason = %s,"
-            " outcome = coalesce(%s, outcome), verified = coalesce(nullif(%s, ''), verified)"
-            " WHERE id = %s AND state = %s RETURNING epoch, ended_at",
-            [
-                to,
-                clean_text(reason),
-                None if outcome is None else Jsonb(clean_json(outcome)),
-                verified,
-                run.pk,
-                run.state,
-            ],
-        )
-        row = cursor.fetchone()
+    row = sql.fetch_one(
+        f"UPDATE runs_run SET {ADD_CLOCKS}, state = %s, epoch = epoch + 1, due_at = NULL, waiting_for = '', why = '',"
+        " holder = NULL, lease_until = NULL, held_since = NULL, held_by = '', ended_at = lw_clock(), end_reason = %s,"
+        " outcome = coalesce(%s, outcome), verified = coalesce(nullif(%s, ''), verified)"
+        " WHERE id = %s AND state = %s RETURNING epoch, ended_at",
+        [
+            to,
+            clean_text(reason),
+            sql.jsonb(outcome),
+            verified,
+            run.pk,
+            run.state,
+        ],
+    )
     if row is None:
         raise Lost(run.pk, run.epoch)
     append(f"run.{to}", actor=actor, run=run.pk, before={"state": run.state}, after={"state": to}, why=reason)
@@ -276,13 +266,14 @@ def finalise(
 
 def mark_drained(run: int) -> bool:
     """Note that nothing of an ended run is in flight any more. True: this call noted it."""
-    with connection.cursor() as cursor:
-        cursor.execute(
+    drained = (
+        sql.execute(
             "UPDATE runs_run SET drained_at = lw_clock() WHERE id = %s AND drained_at IS NULL AND ended_at IS NOT NULL"
             " AND NOT EXISTS (SELECT FROM runs_attempt a WHERE a.run_id = runs_run.id AND a.outcome = 'open')",
             [run],
         )
-        drained = cursor.rowcount > 0
+        > 0
+    )
     if drained:
         append("run.drained", run=run)
     return drained
@@ -294,13 +285,12 @@ def pause(run: Run, *, reason: str, actor: Actor) -> None:
         raise RunEnded(run.pk, run.state)
     if run.paused_at is not None:
         raise WrongState(f"Run {run.pk}", "paused", "paused again")
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"UPDATE runs_run SET {ADD_CLOCKS}, paused_at = lw_clock(), pause_reason = %s,"
-            " held_since = CASE WHEN state IN ('queued', 'waiting') THEN coalesce(held_since, lw_clock()) END,"
-            " held_by = CASE WHEN state IN ('queued', 'waiting') THEN %s ELSE held_by END WHERE id = %s",
-            [clean_text(reason), f"paused: {reason}", run.pk],
-        )
+    sql.execute(
+        f"UPDATE runs_run SET {ADD_CLOCKS}, paused_at = lw_clock(), pause_reason = %s,"
+        " held_since = CASE WHEN state IN ('queued', 'waiting') THEN coalesce(held_since, lw_clock()) END,"
+        " held_by = CASE WHEN state IN ('queued', 'waiting') THEN %s ELSE held_by END WHERE id = %s",
+        [clean_text(reason), f"paused: {reason}", run.pk],
+    )
     append("run.paused", actor=actor, run=run.pk, why=reason)
     notify.stop(run.pk)
 
@@ -311,52 +301,50 @@ def resume(run: Run, *, reason: str, actor: Actor) -> None:
         raise RunEnded(run.pk, run.state)
     if run.paused_at is None:
         raise WrongState(f"Run {run.pk}", "not paused", "resumed")
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE runs_run SET paused_at = NULL, pause_reason = '' WHERE id = %s", [run.pk])
+    sql.execute("UPDATE runs_run SET paused_at = NULL, pause_reason = '' WHERE id = %s", [run.pk])
     append("run.resumed", actor=actor, run=run.pk, why=reason)
     unhold(run)
 
 
 def next_step_number(run: int) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE runs_run SET step_seq = step_seq + 1 WHERE id = %s RETURNING step_seq", [run])
-        return int(cursor.fetchone()[0])
+    return int(sql.fetch_row("UPDATE runs_run SET step_seq = step_seq + 1 WHERE id = %s RETURNING step_seq", [run])[0])
 
 
 def mark_thought(run: int) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE runs_run SET last_thought_at = lw_clock() WHERE id = %s", [run])
+    sql.execute("UPDATE runs_run SET last_thought_at = lw_clock() WHERE id = %s", [run])
 
 
 def set_claim(run: int, *, outcome: object, verified: Verified) -> None:
     """Keep what a finish claimed, and what was found of it, while the run goes on (a refuted claim)."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_run SET outcome = %s, verified = %s WHERE id = %s",
-            [Jsonb(clean_json(outcome)), verified, run],
-        )
+    sql.execute(
+        "UPDATE runs_run SET outcome = %s, verified = %s WHERE id = %s",
+        [sql.jsonb(outcome), verified, run],
+    )
 
 
 def add_work(run: int, titles: Sequence[str], *, step: int) -> list[WorkItem]:
     start = WorkItem.objects.filter(run_id=run).count()
     items = []
     for place, title in enumerate(titles, start=start + 1):
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "INSERT INTO runs_workitem (run_id, ref, title, state, outcome, opened_by_id, created_at)"
-                " VALUES (%s, %s, %s, %s, '', %s, lw_clock()) RETURNING id",
-                [run, f"w{place}", clean_text(title), WorkState.OPEN, step],
+        items.append(
+            WorkItem.objects.get(
+                pk=sql.fetch_row(
+                    "INSERT INTO runs_workitem (run_id, ref, title, state, outcome, opened_by_id, created_at)"
+                    " VALUES (%s, %s, %s, %s, '', %s, lw_clock()) RETURNING id",
+                    [run, f"w{place}", clean_text(title), WorkState.OPEN, step],
+                )[0]
             )
-            items.append(WorkItem.objects.get(pk=cursor.fetchone()[0]))
+        )
     return items
 
 
 def close_work(item: WorkItem, *, state: WorkState, outcome: str, step: int) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
+    if (
+        sql.execute(
             "UPDATE runs_workitem SET state = %s, outcome = %s, closed_by_id = %s, closed_at = lw_clock()"
             " WHERE id = %s AND state = 'open'",
             [state, clean_text(outcome), step, item.pk],
         )
-        if cursor.rowcount == 0:
-            raise WrongState(f"Work item {item.ref}", item.state, state)
+        == 0
+    ):
+        raise WrongState(f"Work item {item.ref}", item.state, state)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from django.db import DatabaseError, connection, transaction
 
+from runs import sql
+
 DUE = "longwatch_due"  # a run may be claimed
 THINK = "longwatch_think"  # a model call may be made
 STOP = "longwatch_stop"  # payload: a run's id, or "*": look at what you have in flight
@@ -57,11 +59,10 @@ def _on_commit(hint: Callable[[], None]) -> None:
 
 def _send(hints: list[tuple[str, str]]) -> None:
     try:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT pg_notify(c, p) FROM unnest(%s::text[], %s::text[]) AS hint(c, p)",
-                [[c for c, _ in hints], [p for _, p in hints]],
-            )
+        sql.execute(
+            "SELECT pg_notify(c, p) FROM unnest(%s::text[], %s::text[]) AS hint(c, p)",
+            [[c for c, _ in hints], [p for _, p in hints]],
+        )
     except DatabaseError:
         # The commit stands; whoever waits finds it by its poll.
         return

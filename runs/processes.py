@@ -6,8 +6,7 @@ import time
 import uuid
 from pathlib import Path
 
-from django.db import connection
-
+from runs import sql
 from runs.models import Process
 from runs.states import ProcessKind
 
@@ -15,25 +14,23 @@ from runs.states import ProcessKind
 def register(kind: ProcessKind, *, parent: uuid.UUID | None = None) -> uuid.UUID:
     """Give this process its row. Autocommit: a process that cannot be seen must not take anything."""
     ident = uuid.uuid4()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_process (id, kind, parent, host, boot_id, pid, start_ticks, started_at, seen_at)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp())"
-            " ON CONFLICT (boot_id, pid, start_ticks) DO UPDATE SET id = excluded.id, kind = excluded.kind,"
-            " parent = excluded.parent, started_at = excluded.started_at, seen_at = excluded.seen_at",
-            [ident, kind, parent, socket.gethostname(), boot_id(), os.getpid(), start_ticks(os.getpid())],
-        )
+    sql.execute(
+        "INSERT INTO runs_process (id, kind, parent, host, boot_id, pid, start_ticks, started_at, seen_at)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp())"
+        " ON CONFLICT (boot_id, pid, start_ticks) DO UPDATE SET id = excluded.id, kind = excluded.kind,"
+        " parent = excluded.parent, started_at = excluded.started_at, seen_at = excluded.seen_at",
+        [ident, kind, parent, socket.gethostname(), boot_id(), os.getpid(), start_ticks(os.getpid())],
+    )
     return ident
 
 
 def saw(ident: uuid.UUID) -> None:
     """This process is alive. `clock_offset_s`: its clock minus the database's, shown to people, never decided on."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_process SET seen_at = clock_timestamp(),"
-            " clock_offset_s = %s - extract(epoch FROM clock_timestamp()) WHERE id = %s",
-            [time.time(), ident],
-        )
+    sql.execute(
+        "UPDATE runs_process SET seen_at = clock_timestamp(),"
+        " clock_offset_s = %s - extract(epoch FROM clock_timestamp()) WHERE id = %s",
+        [time.time(), ident],
+    )
 
 
 def record_exit(
@@ -49,13 +46,14 @@ def record_exit(
 
     maxrss in bytes; started in clock ticks since boot.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(
+    return (
+        sql.execute(
             "UPDATE runs_process SET ended_at = clock_timestamp(), exit_status = %s, exit_signal = %s, maxrss_bytes = %s"
             " WHERE boot_id = %s AND pid = %s AND start_ticks = %s AND ended_at IS NULL",
             [status, signal, maxrss, boot, pid, started],
         )
-        return cursor.rowcount > 0
+        > 0
+    )
 
 
 def confirmed_dead(ident: uuid.UUID) -> Process | None:

@@ -1,4 +1,4 @@
-"""One function before every JSON and text column: whatever comes back from outside can be stored, and says what was replaced."""
+"""One function before every JSON and text column: whatever comes from outside can be stored, and marks what it replaced."""
 
 import base64
 import math

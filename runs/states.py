@@ -127,6 +127,8 @@ class AttemptOutcome(TextChoices):
     LOST = "lost"  # its lease ran out; whether its process still lives is not known
     DEAD = "dead"  # its process was reaped by its parent
     CUT = "cut"  # a stop or a hold cut the model's stream
+    DISPROVED = "disproved"  # it was not known, and a look-up or a person settled that it did nothing
+    PROVED = "proved"  # it was not known, and a look-up, a person or a late answer settled that it acted
 
 
 # An attempt with one of these, once it has begun, may have had its effect.

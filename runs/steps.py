@@ -1,18 +1,15 @@
-"""Writer of steps and attempts. An attempt is counted before the work and closed by its own id, whatever its run did."""
+"""Writer of steps and attempts. An attempt is counted before the work, and closed by its own id whatever its run did."""
 
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db import connection
-from psycopg.types.json import Jsonb
-
-from runs import lifecycle, processes
+from runs import lifecycle, processes, sql
 from runs.agents import Json
 from runs.errors import WrongState
 from runs.journal import AGENT, RUNTIME, Actor, append, require_transaction
 from runs.models import Attempt, Run, Step
-from runs.sanitise import clean_json, clean_text
+from runs.sanitise import clean_text
 from runs.states import (
     MAY_HAVE_ACTED,
     STEP_FINAL,
@@ -47,33 +44,31 @@ def plan(run: Run, asked: Asked, *, actor: Actor = AGENT) -> Step:
     """Append a planned step to a locked run."""
     require_transaction()
     number = lifecycle.next_step_number(run.pk)
-    arguments = Jsonb(clean_json(asked.arguments or {}))
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_step (run_id, number, kind, state, reply_to_id, place, call_id, tool, contract, asked,"
-            " arguments, because, rests_on, again, fact_id, subject_id, rounds, gate_reason, waiting_for, waiting_on,"
-            " wait_note, and_then, tries, error, usd, created_at)"
-            " VALUES (%s, %s, %s, 'planned', %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, '', '', '', '', '', 0, '',"
-            " 0, lw_clock()) RETURNING id",
-            [
-                run.pk,
-                number,
-                asked.kind,
-                asked.reply_to,
-                asked.place,
-                clean_text(asked.call_id),
-                clean_text(asked.tool),
-                asked.contract,
-                arguments,
-                arguments,
-                clean_text(asked.because),
-                Jsonb(list(asked.rests_on)),
-                clean_text(asked.again),
-                asked.fact,
-                asked.subject,
-            ],
-        )
-        ident = cursor.fetchone()[0]
+    arguments = sql.jsonb(asked.arguments or {})
+    ident = sql.fetch_row(
+        "INSERT INTO runs_step (run_id, number, kind, state, reply_to_id, place, call_id, tool, contract, asked,"
+        " arguments, because, rests_on, again, fact_id, subject_id, rounds, gate_reason, waiting_for, waiting_on,"
+        " wait_note, and_then, tries, tries_granted, error, usd, created_at)"
+        " VALUES (%s, %s, %s, 'planned', %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, '', '', '', '', '', 0, 0,"
+        " '', 0, lw_clock()) RETURNING id",
+        [
+            run.pk,
+            number,
+            asked.kind,
+            asked.reply_to,
+            asked.place,
+            clean_text(asked.call_id),
+            clean_text(asked.tool),
+            asked.contract,
+            arguments,
+            arguments,
+            clean_text(asked.because),
+            sql.jsonb(list(asked.rests_on)),
+            clean_text(asked.again),
+            asked.fact,
+            asked.subject,
+        ],
+    )[0]
     append(
         "step.planned",
         actor=actor,
@@ -142,7 +137,7 @@ def close(
         state,
         "waiting_for = '', waiting_on = '', wait_note = '', wake_at = NULL, and_then = '', result = %s, artifact_id = %s,"
         " error = %s, replay_of_id = %s, ended_at = lw_clock()",
-        [None if result is None else Jsonb(clean_json(result)), artifact, clean_text(error), replay_of],
+        [sql.jsonb(result), artifact, clean_text(error), replay_of],
     )
     append(
         f"step.{state}",
@@ -157,35 +152,42 @@ def close(
 
 def set_arguments(step: Step, arguments: dict[str, Json], contract: str) -> None:
     """The final arguments: normalised, or edited by a person."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_step SET arguments = %s, contract = %s WHERE id = %s",
-            [Jsonb(clean_json(arguments)), contract, step.pk],
-        )
+    sql.execute(
+        "UPDATE runs_step SET arguments = %s, contract = %s WHERE id = %s",
+        [sql.jsonb(arguments), contract, step.pk],
+    )
     step.arguments, step.contract = arguments, contract
 
 
 def set_gate(step: Step, reason: str | None) -> None:
     """Store the gate's answer once; it is never asked again for this step and these arguments."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_step SET gated = %s, gate_reason = %s WHERE id = %s",
-            [reason is not None, clean_text(reason or ""), step.pk],
-        )
+    sql.execute(
+        "UPDATE runs_step SET gated = %s, gate_reason = %s WHERE id = %s",
+        [reason is not None, clean_text(reason or ""), step.pk],
+    )
     step.gated, step.gate_reason = reason is not None, reason or ""
     append("step.gated" if reason else "step.passed_gate", run=step.run_id, step=step.pk, why=reason or "")
 
 
 def count_round(step: Step) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE runs_step SET rounds = rounds + 1 WHERE id = %s RETURNING rounds", [step.pk])
-        step.rounds = cursor.fetchone()[0]
+    step.rounds = sql.fetch_row("UPDATE runs_step SET rounds = rounds + 1 WHERE id = %s RETURNING rounds", [step.pk])[0]
     return step.rounds
 
 
+def grant_tries(step: Step, more: int) -> None:
+    """A person lets a step be tried again."""
+    sql.execute("UPDATE runs_step SET tries_granted = tries + %s WHERE id = %s", [more, step.pk])
+
+
+def settle_doubt(key: int, outcome: AttemptOutcome, *, why: str) -> None:
+    """What the tries of a locked key did is known now: a look-up or a person said so."""
+    for attempt in Attempt.objects.select_for_update(of=("self",)).filter(key_id=key, outcome__in=MAY_HAVE_ACTED):
+        if attempt.began_at is not None:
+            close_attempt(attempt, outcome, error=why)
+
+
 def add_usd(step: int, usd: object) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE runs_step SET usd = usd + %s WHERE id = %s", [usd, step])
+    sql.execute("UPDATE runs_step SET usd = usd + %s WHERE id = %s", [usd, step])
 
 
 def open_attempt(
@@ -203,16 +205,14 @@ def open_attempt(
 ) -> Attempt:
     """Count a try, and open it, before any work. begin_within_s: how long what was judged now holds."""
     _move(step, StepState.TAKEN, "tries = tries + 1, began_at = coalesce(began_at, lw_clock()), error = ''", [])
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_attempt (step_id, run_id, number, epoch, holder, performer, key_id, approval_id, outcome,"
-            " taken_at, lease_until, begin_by, timeout_s, visible_within_s, error, late)"
-            " SELECT id, run_id, tries, %s, %s, %s, %s, %s, 'open', lw_clock(),"
-            " clock_timestamp() + make_interval(secs => %s), clock_timestamp() + make_interval(secs => %s), %s, %s, '', false"
-            " FROM runs_step WHERE id = %s RETURNING id, number",
-            [epoch, holder, performer, key, approval, lease_s, begin_within_s, timeout_s, visible_within_s, step.pk],
-        )
-        ident, number = cursor.fetchone()
+    ident, number = sql.fetch_row(
+        "INSERT INTO runs_attempt (step_id, run_id, number, epoch, holder, performer, key_id, approval_id, outcome,"
+        " taken_at, lease_until, begin_by, timeout_s, visible_within_s, error, late)"
+        " SELECT id, run_id, tries, %s, %s, %s, %s, %s, 'open', lw_clock(),"
+        " clock_timestamp() + make_interval(secs => %s), clock_timestamp() + make_interval(secs => %s), %s, %s, '', false"
+        " FROM runs_step WHERE id = %s RETURNING id, number",
+        [epoch, holder, performer, key, approval, lease_s, begin_within_s, timeout_s, visible_within_s, step.pk],
+    )
     append("step.taken", run=step.run_id, step=step.pk, after={"attempt": number, "key": key})
     return Attempt.objects.get(pk=ident)
 
@@ -225,13 +225,10 @@ def begin(attempt: int) -> bool:
     an attempt closed without `began_at` has sent nothing and never will.
     """
     require_transaction()
-    with connection.cursor() as cursor:
-        # Lock, then judge: the UPDATE below has a snapshot of its own, taken after this lock was granted.
-        cursor.execute("SELECT run_id FROM runs_attempt WHERE id = %s FOR UPDATE", [attempt])
-        if cursor.fetchone() is None:
-            return False
-        cursor.execute(_BEGIN, {"attempt": attempt})
-        return cursor.rowcount > 0
+    # Lock, then judge: the UPDATE below has a snapshot of its own, taken after this lock was granted.
+    if sql.fetch_one("SELECT run_id FROM runs_attempt WHERE id = %s FOR UPDATE", [attempt]) is None:
+        return False
+    return sql.execute(_BEGIN, {"attempt": attempt}) > 0
 
 
 _BEGIN = """
@@ -277,13 +274,12 @@ def close_attempt(
     """Close a locked attempt by its own id. What was not known may become known; nothing else changes."""
     if attempt.outcome != AttemptOutcome.OPEN and attempt.outcome not in MAY_HAVE_ACTED:
         raise WrongState(f"Attempt {attempt.number} of step {attempt.step_id}", attempt.outcome, outcome)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_attempt SET outcome = %s, error = %s, exit_status = coalesce(%s, exit_status),"
-            " exit_signal = coalesce(%s, exit_signal), maxrss_bytes = coalesce(%s, maxrss_bytes), late = late OR %s,"
-            " ended_at = coalesce(ended_at, lw_clock()) WHERE id = %s",
-            [outcome, clean_text(error), exit_status, exit_signal, maxrss_bytes, late, attempt.pk],
-        )
+    sql.execute(
+        "UPDATE runs_attempt SET outcome = %s, error = %s, exit_status = coalesce(%s, exit_status),"
+        " exit_signal = coalesce(%s, exit_signal), maxrss_bytes = coalesce(%s, maxrss_bytes), late = late OR %s,"
+        " ended_at = coalesce(ended_at, lw_clock()) WHERE id = %s",
+        [outcome, clean_text(error), exit_status, exit_signal, maxrss_bytes, late, attempt.pk],
+    )
     append(
         f"attempt.{outcome}",
         run=attempt.run_id,
@@ -296,21 +292,21 @@ def close_attempt(
 
 def renew_attempts(holder: uuid.UUID, *, lease_s: float) -> list[int]:
     """Renew every open attempt of a process in one statement; returns their ids."""
-    with connection.cursor() as cursor:
-        cursor.execute(
+    return [
+        row[0]
+        for row in sql.fetch_all(
             "UPDATE runs_attempt SET lease_until = clock_timestamp() + make_interval(secs => %s)"
             " WHERE holder = %s AND outcome = 'open' RETURNING id",
             [lease_s, holder],
         )
-        return [row[0] for row in cursor.fetchall()]
+    ]
 
 
 def note_progress(attempt: int, progress: object) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE runs_attempt SET progress = %s WHERE id = %s AND outcome = 'open'",
-            [Jsonb(clean_json(progress)), attempt],
-        )
+    sql.execute(
+        "UPDATE runs_attempt SET progress = %s WHERE id = %s AND outcome = 'open'",
+        [sql.jsonb(progress), attempt],
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,22 +325,20 @@ def judge_past(*, key: int) -> Past:
     A try cannot send any more once its performer's exit was recorded by its parent, or `begin_by` and its timeout
     have passed. A try that never began has sent nothing.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT coalesce(bool_or(a.outcome IN ('unknown', 'lost', 'dead') AND a.began_at IS NOT NULL), false),"
-            " coalesce(bool_or(a.outcome = 'open'), false),"
-            " coalesce(max(CASE WHEN a.outcome = 'lost' AND a.began_at IS NOT NULL AND p.ended_at IS NULL"
-            "   THEN extract(epoch FROM a.begin_by + make_interval(secs => a.timeout_s) - clock_timestamp()) END), 0),"
-            # An unknown try had returned, or its group was killed and reaped, when it was closed.
-            " coalesce(max(CASE WHEN a.began_at IS NULL THEN NULL WHEN a.outcome = 'unknown'"
-            "   THEN a.visible_within_s + extract(epoch FROM a.ended_at - lw_clock())"
-            "   WHEN a.outcome IN ('lost', 'dead') THEN a.visible_within_s + extract(epoch FROM"
-            "     least(coalesce(p.ended_at, 'infinity'), a.begin_by + make_interval(secs => a.timeout_s)) - clock_timestamp())"
-            " END), 0)"
-            " FROM runs_attempt a LEFT JOIN runs_process p ON p.id = a.performer WHERE a.key_id = %s",
-            [key],
-        )
-        acted, still_open, act_s, visible_s = cursor.fetchone()
+    acted, still_open, act_s, visible_s = sql.fetch_row(
+        "SELECT coalesce(bool_or(a.outcome IN ('unknown', 'lost', 'dead') AND a.began_at IS NOT NULL), false),"
+        " coalesce(bool_or(a.outcome = 'open'), false),"
+        " coalesce(max(CASE WHEN a.outcome = 'lost' AND a.began_at IS NOT NULL AND p.ended_at IS NULL"
+        "   THEN extract(epoch FROM a.begin_by + make_interval(secs => a.timeout_s) - clock_timestamp()) END), 0),"
+        # An unknown try had returned, or its group was killed and reaped, when it was closed.
+        " coalesce(max(CASE WHEN a.began_at IS NULL THEN NULL WHEN a.outcome = 'unknown'"
+        "   THEN a.visible_within_s + extract(epoch FROM a.ended_at - lw_clock())"
+        "   WHEN a.outcome IN ('lost', 'dead') THEN a.visible_within_s + extract(epoch FROM"
+        "     least(coalesce(p.ended_at, 'infinity'), a.begin_by + make_interval(secs => a.timeout_s)) - clock_timestamp())"
+        " END), 0)"
+        " FROM runs_attempt a LEFT JOIN runs_process p ON p.id = a.performer WHERE a.key_id = %s",
+        [key],
+    )
     return Past(
         may_have_acted=acted,
         open=still_open,
@@ -364,11 +358,12 @@ def _move(step: Step, to: StepState, columns: str, values: list[object]) -> None
     require_transaction()
     if to not in STEP_MOVES[StepState(step.state)]:
         raise WrongState(f"Step {step.number} of run {step.run_id}", step.state, to)
-    with connection.cursor() as cursor:
-        cursor.execute(
+    if (
+        sql.execute(
             f"UPDATE runs_step SET state = %s, {columns} WHERE id = %s AND state = %s",
             [to, *values, step.pk, step.state],
         )
-        if cursor.rowcount == 0:
-            raise WrongState(f"Step {step.number} of run {step.run_id}", "changed by another", to)
+        == 0
+    ):
+        raise WrongState(f"Step {step.number} of run {step.run_id}", "changed by another", to)
     step.state = to

@@ -1,9 +1,8 @@
 """Writer of the kill switches, and the one lock that orders them against every claim, take and spawn."""
 
 from django.contrib.auth.models import AbstractBaseUser
-from django.db import connection
 
-from runs import notify
+from runs import notify, sql
 from runs.errors import Malformed, WrongState
 from runs.journal import append, person, require_transaction
 from runs.models import Switch
@@ -29,21 +28,19 @@ IN_SCOPE = """
 
 def lock_shared() -> None:
     require_transaction()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [SWITCH_LOCK])
+    sql.execute("SELECT pg_advisory_xact_lock_shared(%s)", [SWITCH_LOCK])
 
 
 def lock_exclusive() -> None:
     require_transaction()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [SWITCH_LOCK])
+    sql.execute("SELECT pg_advisory_xact_lock(%s)", [SWITCH_LOCK])
 
 
 def in_scope(run: int, tool: str = "") -> tuple[str, str] | None:
     """(scope, reason) of an engaged switch that holds this run, or a call of this tool in it."""
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT s.* FROM runs_run r, LATERAL ({IN_SCOPE}) s WHERE r.id = %(run)s", {"run": run, "tool": tool})
-        row = cursor.fetchone()
+    row = sql.fetch_one(
+        f"SELECT s.* FROM runs_run r, LATERAL ({IN_SCOPE}) s WHERE r.id = %(run)s", {"run": run, "tool": tool}
+    )
     return (row[0], row[1]) if row else None
 
 
@@ -63,13 +60,11 @@ def engage(scope: str, *, reason: str, by: AbstractBaseUser) -> Switch:
     if existing:
         return existing
     switch = Switch(scope=scope, reason=reason, engaged_by_id=by.pk)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO runs_switch (scope, reason, engaged_by_id, engaged_at, release_reason)"
-            " VALUES (%s, %s, %s, lw_clock(), '') RETURNING id, engaged_at",
-            [scope, reason, by.pk],
-        )
-        switch.pk, switch.engaged_at = cursor.fetchone()
+    switch.pk, switch.engaged_at = sql.fetch_row(
+        "INSERT INTO runs_switch (scope, reason, engaged_by_id, engaged_at, release_reason)"
+        " VALUES (%s, %s, %s, lw_clock(), '') RETURNING id, engaged_at",
+        [scope, reason, by.pk],
+    )
     append("switch.engaged", actor=person(by), after={"scope": scope}, why=reason)
     notify.stop("*")
     notify.screen("switches", "runs")
@@ -79,14 +74,15 @@ def engage(scope: str, *, reason: str, by: AbstractBaseUser) -> Switch:
 def release(switch: Switch, *, reason: str, by: AbstractBaseUser) -> Switch:
     """Raises: WrongState when it is released already."""
     lock_exclusive()
-    with connection.cursor() as cursor:
-        cursor.execute(
+    if (
+        sql.execute(
             "UPDATE runs_switch SET released_at = lw_clock(), released_by_id = %s, release_reason = %s"
             " WHERE id = %s AND released_at IS NULL",
             [by.pk, reason, switch.pk],
         )
-        if cursor.rowcount == 0:
-            raise WrongState(f"Switch {switch.scope}", "released", "released again")
+        == 0
+    ):
+        raise WrongState(f"Switch {switch.scope}", "released", "released again")
     append("switch.released", actor=person(by), before={"scope": switch.scope}, why=reason)
     notify.screen("switches", "runs")
     switch.refresh_from_db()

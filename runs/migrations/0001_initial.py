@@ -298,6 +298,8 @@ class Migration(migrations.Migration):
                             ("lost", "Lost"),
                             ("dead", "Dead"),
                             ("cut", "Cut"),
+                            ("disproved", "Disproved"),
+                            ("proved", "Proved"),
                         ],
                         default="open",
                         max_length=10,
@@ -710,6 +712,7 @@ class Migration(migrations.Migration):
                 ("wake_at", models.DateTimeField(null=True)),
                 ("and_then", models.TextField(blank=True, default="")),
                 ("tries", models.PositiveIntegerField(default=0)),
+                ("tries_granted", models.PositiveIntegerField(default=0)),
                 ("result", models.JSONField(null=True)),
                 ("error", models.TextField(blank=True, default="")),
                 ("usd", models.DecimalField(decimal_places=10, default=0, max_digits=20)),
@@ -1046,6 +1049,13 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="budget",
             constraint=models.CheckConstraint(
+                condition=models.Q(("usd_overrun__gte", 0), ("usd_reserved__gte", 0), ("usd_spent__gte", 0)),
+                name="budget_usd_not_negative",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="budget",
+            constraint=models.CheckConstraint(
                 condition=models.Q(
                     ("tokens_limit__isnull", True),
                     (
@@ -1066,6 +1076,13 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="budget",
             constraint=models.CheckConstraint(
+                condition=models.Q(("tokens_overrun__gte", 0), ("tokens_reserved__gte", 0), ("tokens_spent__gte", 0)),
+                name="budget_tokens_not_negative",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="budget",
+            constraint=models.CheckConstraint(
                 condition=models.Q(
                     ("calls_limit__isnull", True),
                     (
@@ -1081,6 +1098,13 @@ class Migration(migrations.Migration):
                     _connector="OR",
                 ),
                 name="budget_calls_within_limit",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="budget",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("calls_overrun__gte", 0), ("calls_reserved__gte", 0), ("calls_spent__gte", 0)),
+                name="budget_calls_not_negative",
             ),
         ),
         migrations.AddConstraint(
@@ -1107,6 +1131,15 @@ class Migration(migrations.Migration):
             model_name="budget",
             constraint=models.CheckConstraint(
                 condition=models.Q(
+                    ("effects_overrun__gte", 0), ("effects_reserved__gte", 0), ("effects_spent__gte", 0)
+                ),
+                name="budget_effects_not_negative",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="budget",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
                     ("steps_limit__isnull", True),
                     (
                         "steps_limit__gte",
@@ -1121,36 +1154,6 @@ class Migration(migrations.Migration):
                     _connector="OR",
                 ),
                 name="budget_steps_within_limit",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="budget",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("usd_overrun__gte", 0), ("usd_reserved__gte", 0), ("usd_spent__gte", 0)),
-                name="budget_usd_not_negative",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="budget",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("tokens_overrun__gte", 0), ("tokens_reserved__gte", 0), ("tokens_spent__gte", 0)),
-                name="budget_tokens_not_negative",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="budget",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("calls_overrun__gte", 0), ("calls_reserved__gte", 0), ("calls_spent__gte", 0)),
-                name="budget_calls_not_negative",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="budget",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("effects_overrun__gte", 0), ("effects_reserved__gte", 0), ("effects_spent__gte", 0)
-                ),
-                name="budget_effects_not_negative",
             ),
         ),
         migrations.AddConstraint(

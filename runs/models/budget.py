@@ -14,6 +14,17 @@ def _amount(**kwargs: object) -> models.DecimalField[Decimal, Decimal]:
     return models.DecimalField(max_digits=20, decimal_places=10, **kwargs)  # type: ignore[arg-type]
 
 
+def _constraints() -> list[models.BaseConstraint]:
+    found: list[models.BaseConstraint] = []
+    for d in DIMENSIONS:
+        used = F(f"{d}_spent") + F(f"{d}_reserved") - F(f"{d}_overrun")
+        within = Q(**{f"{d}_limit__isnull": True}) | Q(**{f"{d}_limit__gte": used})
+        positive = Q(**{f"{d}_{part}__gte": 0 for part in ("spent", "reserved", "overrun")})
+        found.append(models.CheckConstraint(name=f"budget_{d}_within_limit", condition=within))
+        found.append(models.CheckConstraint(name=f"budget_{d}_not_negative", condition=positive))
+    return found
+
+
 class Budget(models.Model):
     """What a run may use, with all its descendants. Written by `runs.budgets` alone; people edit the limits only.
 
@@ -47,20 +58,7 @@ class Budget(models.Model):
     working_limit_s = models.FloatField(null=True, blank=True)
 
     class Meta:
-        constraints = [
-            models.CheckConstraint(
-                name=f"budget_{d}_within_limit",
-                condition=Q(**{f"{d}_limit__isnull": True})
-                | Q(**{f"{d}_limit__gte": F(f"{d}_spent") + F(f"{d}_reserved") - F(f"{d}_overrun")}),
-            )
-            for d in DIMENSIONS
-        ] + [
-            models.CheckConstraint(
-                name=f"budget_{d}_not_negative",
-                condition=Q(**{f"{d}_spent__gte": 0, f"{d}_reserved__gte": 0, f"{d}_overrun__gte": 0}),
-            )
-            for d in DIMENSIONS
-        ]
+        constraints = _constraints()
 
     def __str__(self) -> str:
         return f"budget of run {self.run_id}"

@@ -33,9 +33,7 @@ class Key(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                name="key_once", fields=["namespace", "intent", "occurrence", "generation"]
-            ),
+            models.UniqueConstraint(name="key_once", fields=["namespace", "intent", "occurrence", "generation"]),
             # One live generation per intended effect: two workers cannot both take it.
             models.UniqueConstraint(
                 name="key_one_open", fields=["namespace", "intent", "occurrence"], condition=Q(state__in=KEY_OPEN)

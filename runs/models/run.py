@@ -96,9 +96,7 @@ class Run(models.Model):
         ]
         indexes = [
             # The queue: what a worker may claim, by the moment from which it may.
-            models.Index(
-                name="run_due", fields=["due_at"], condition=Q(state__in=[RunState.QUEUED, RunState.WAITING])
-            ),
+            models.Index(name="run_due", fields=["due_at"], condition=Q(state__in=[RunState.QUEUED, RunState.WAITING])),
             models.Index(name="run_due_think", fields=["due_at"], condition=Q(state=RunState.THINKING)),
             models.Index(name="run_leases", fields=["lease_until"], condition=Q(state=RunState.RUNNING)),
             models.Index(name="run_expiry", fields=["expires_at"], condition=Q(state__in=RUN_OPEN)),

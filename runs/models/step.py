@@ -37,6 +37,7 @@ class Step(models.Model):
     and_then = models.TextField(blank=True, default="")  # what happens at `wake_at`
 
     tries = models.PositiveIntegerField(default=0)
+    tries_granted = models.PositiveIntegerField(default=0)  # what people allowed beyond the tool's own attempts
     result = models.JSONField(null=True)
     artifact = models.ForeignKey("Artifact", null=True, on_delete=models.PROTECT, related_name="+")
     error = models.TextField(blank=True, default="")
@@ -112,9 +113,7 @@ class Attempt(models.Model):
         constraints = [
             models.UniqueConstraint(name="attempt_number_once", fields=["step", "number"]),
             # One live try per step.
-            models.UniqueConstraint(
-                name="attempt_one_open", fields=["step"], condition=Q(outcome=AttemptOutcome.OPEN)
-            ),
+            models.UniqueConstraint(name="attempt_one_open", fields=["step"], condition=Q(outcome=AttemptOutcome.OPEN)),
             models.CheckConstraint(
                 name="attempt_closed_has_end",
                 condition=Q(outcome=AttemptOutcome.OPEN, ended_at__isnull=True)

@@ -1,0 +1,503 @@
+"""Every write that a person or the API makes: one function, one transaction, one journal entry: who, and why."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+
+from django.contrib.auth.models import AbstractBaseUser
+from django.db import IntegrityError, transaction
+
+from runs import access, agents, approvals, budgets, course, events, facts, keys, lifecycle, sql, steps, switches
+from runs.access import Action, Role
+from runs.agents import Json, digest, get_agent
+from runs.approvals import Said
+from runs.errors import AlreadyDecided, Conflict, KeyReused, Malformed, NoLimit, NotFound, SwitchedOff
+from runs.journal import Actor, append, person
+from runs.models import Approval, Event, Fact, Key, Run, StartRequest, Step, Switch
+from runs.states import (
+    ApprovalKind,
+    ApprovalState,
+    AttemptOutcome,
+    KeyState,
+    RunState,
+    StepKind,
+    StepState,
+    Verdict,
+    WaitingFor,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a run is started with. Budget fields override the agent's own; max_age_s in seconds."""
+
+    agent: str
+    goal: str
+    constraints: Sequence[str] = ()
+    inputs: Mapping[str, Json] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    usd: str | None = None
+    tokens: int | None = None
+    steps: int | None = None
+    working_s: float | None = None
+    max_age_s: float | None = None
+    deadline_at: datetime | None = None
+
+
+def start_run(start: Start, *, by: AbstractBaseUser, idempotency_key: str = "") -> tuple[Run, bool]:
+    """Start a run; (run, whether it is new). The same key and body of one caller give the same run.
+
+    Raises: UnknownAgent, Forbidden, Malformed, NoLimit, SwitchedOff, KeyReused.
+    """
+    agent = get_agent(start.agent)
+    access.require(by, Action.START, agent.name)
+    body = digest(start.__dict__)
+    if idempotency_key and (known := _known_start(by, idempotency_key, body)):
+        return known, False
+    try:
+        with transaction.atomic(durable=True):
+            switches.lock_shared()
+            run = _create(start, agent, actor=person(by))
+            if idempotency_key:
+                _keep_start(by, idempotency_key, body, run)
+    except IntegrityError:
+        # Two at once with one key: the loser returns the winner's run.
+        if idempotency_key and (known := _known_start(by, idempotency_key, body)):
+            return known, False
+        raise
+    return run, True
+
+
+def stop_run(run: int, *, reason: str, by: AbstractBaseUser) -> Run:
+    """Stop a run and its descendants, in one transaction. Raises: NotFound, Forbidden, Malformed, RunEnded."""
+    _require_on_run(by, Action.STOP, run)
+    if not reason.strip():
+        raise Malformed("Stopping a run needs a reason.")
+    with transaction.atomic(durable=True):
+        tree = lifecycle.lock_with_descendants(run)
+        course.end(tree, RunState.STOPPED, reason=reason, actor=person(by))
+    _wake_after_end(tree)
+    return tree[-1]
+
+
+def pause_run(run: int, *, reason: str, by: AbstractBaseUser) -> Run:
+    """Let the step in hand finish and claim nothing new. Raises: NotFound, Forbidden, RunEnded, WrongState."""
+    _require_on_run(by, Action.STOP, run)
+    with transaction.atomic(durable=True):
+        locked = lifecycle.lock(run)
+        lifecycle.pause(locked, reason=reason, actor=person(by))
+    locked.refresh_from_db()
+    return locked
+
+
+def resume_run(run: int, *, reason: str, by: AbstractBaseUser) -> Run:
+    """Raises: NotFound, Forbidden, RunEnded, WrongState."""
+    _require_on_run(by, Action.STOP, run)
+    with transaction.atomic(durable=True):
+        locked = lifecycle.lock(run)
+        lifecycle.resume(locked, reason=reason, actor=person(by))
+    locked.refresh_from_db()
+    return locked
+
+
+def set_budget(
+    run: int,
+    limits: Mapping[str, Decimal | int | float | None],
+    *,
+    reason: str,
+    by: AbstractBaseUser,
+    version: int | None = None,
+) -> Run:
+    """Set new limits; a run in its tree that waits for budget goes on by itself.
+
+    Raises: NotFound, Forbidden, LimitTooLow, Conflict (a stale form).
+    """
+    _require_on_run(by, Action.BUDGET, run)
+    with transaction.atomic(durable=True):
+        locked = lifecycle.lock(run)
+        budgets.set_limits(run, limits, actor=person(by), why=reason, version=version)
+        _close_budget_cards(locked, why="the limit was changed")
+        course.wake_run(locked, WaitingFor.BUDGET, why="the limit was changed", actor=person(by))
+    _wake_descendants(run, WaitingFor.BUDGET, why=f"a limit of run {run} was changed")
+    locked.refresh_from_db()
+    return locked
+
+
+def decide(approval: int, said: Said, *, by: AbstractBaseUser) -> Approval:
+    """Decide a card: once, and only as it was shown.
+
+    Raises: NotFound, Forbidden, AlreadyDecided, AnotherVersion, Malformed, BadArguments.
+    """
+    card = access.get_approval(by, approval)
+    access.require(by, Action.DECIDE, card.run.agent)
+    late = ""
+    with transaction.atomic(durable=True):
+        stops = said.verdict == Verdict.STOP
+        tree = lifecycle.lock_with_descendants(card.run_id) if stops else [lifecycle.lock(card.run_id)]
+        run = tree[-1]
+        step = steps.lock(card.step_id) if card.step_id else None
+        card = approvals.lock(approval)
+        if card.state != ApprovalState.PENDING:
+            try:
+                approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+            except AlreadyDecided as refusal:
+                approvals.note_refused_decision(card, said, by=by, why=refusal.message)
+                late, error = refusal.message, refusal
+        elif stops:
+            approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+            course.end(
+                tree, RunState.STOPPED, reason=said.comment or f"decided on approval {card.pk}", actor=person(by)
+            )
+        else:
+            _DECIDERS[ApprovalKind(card.kind)](run, step, card, said, by)
+            course.rest(run, actor=person(by))
+    if late:
+        raise error
+    _wake_after_decision(card)
+    card.refresh_from_db()
+    return card
+
+
+def engage_switch(scope: str, *, reason: str, by: AbstractBaseUser) -> Switch:
+    """Hold everything in a scope at once. Raises: Forbidden, Malformed."""
+    access.require(by, Action.SWITCH, _agent_of_scope(scope))
+    with transaction.atomic(durable=True):
+        return switches.engage(scope, reason=reason, by=by)
+
+
+def release_switch(switch: int, *, reason: str, by: AbstractBaseUser) -> Switch:
+    """Release a switch; what it held is queued again. Raises: NotFound, Forbidden, WrongState."""
+    found = Switch.objects.filter(pk=switch).first()
+    if found is None:
+        raise NotFound("switch", switch)
+    access.require(by, Action.SWITCH, _agent_of_scope(found.scope))
+    with transaction.atomic(durable=True):
+        released = switches.release(found, reason=reason, by=by)
+    for run in Run.objects.filter(held_since__isnull=False, ended_at__isnull=True).values_list("pk", flat=True):
+        with transaction.atomic(durable=True):
+            lifecycle.unhold(lifecycle.lock(run))
+    return released
+
+
+def create_token(name: str, role: Role, *, by: Actor) -> str:
+    """Make an API token; it is returned once."""
+    with transaction.atomic(durable=True):
+        return access.create_token(name, role, actor=by)
+
+
+def recheck_fact(fact: int, *, by: AbstractBaseUser) -> Step:
+    """Queue a check of a fact through its own source. Raises: NotFound, Forbidden, RunEnded, Conflict."""
+    found = Fact.objects.filter(pk=fact).select_related("run").first()
+    if found is None:
+        raise NotFound("fact", fact)
+    _require_on_run(by, Action.RECHECK, found.run_id)
+    checker = checker_of(found)
+    if checker is None:
+        raise Conflict(f"Nothing can check {found.name} again.", remedy="Confirm or correct it, or stop the run.")
+    with transaction.atomic(durable=True):
+        run = lifecycle.lock(found.run_id)
+        if run.ended_at is not None:
+            raise Conflict(f"Run {run.pk} has ended; its facts are not checked any more.")
+        step = plan_check(run, found, checker)
+        append("fact.recheck_asked", actor=person(by), run=run.pk, step=step.pk, after={"fact": found.name})
+        course.rest(run, actor=person(by))
+    return step
+
+
+def store_event(
+    *, name: str, key: str, payload: Json, source: str, delivery_id: str, by: AbstractBaseUser
+) -> tuple[Event, bool]:
+    """Keep an event from outside; (event, whether it is new)."""
+    access.require(by, Action.EVENT)
+    with transaction.atomic(durable=True):
+        return events.store(name=name, key=key, payload=payload, source=source, delivery_id=delivery_id)
+
+
+def checker_of(fact: Fact) -> agents.Tool | None:
+    """The read tool that can check a fact again: the agent's own for it, else the tool it came from."""
+    agent = get_agent(fact.run.agent)
+    if checker := agent.checker_of(fact.name):
+        return checker
+    origin = agent.tool(fact.source_tool) if fact.source_tool else None
+    return origin if origin is not None and origin.effect is agents.Effect.READ else None
+
+
+def plan_check(run: Run, fact: Fact, checker: agents.Tool) -> Step:
+    """Append a check step, unless one is open already. The caller holds the run's lock."""
+    for step in steps.open_steps(run.pk):
+        if step.kind == StepKind.CHECK and step.fact_id == fact.pk:
+            return step
+    arguments = {
+        k: v for k, v in dict(fact.source.get("arguments") or {}).items() if k in checker.arguments.model_fields
+    }
+    return steps.plan(
+        run,
+        steps.Asked(
+            kind=StepKind.CHECK, tool=checker.name, arguments=arguments, contract=checker.contract, fact=fact.pk
+        ),
+        actor=Actor(name="runtime"),
+    )
+
+
+def create_child(
+    parent: Run, *, agent: agents.Agent, goal: str, inputs: Mapping[str, Json], usd: str | None, actor: Actor
+) -> Run:
+    """Create a child under a locked, open parent; the caller holds the switch lock. Raises: as start_run."""
+    start = Start(agent=agent.name, goal=goal, inputs=inputs, usd=usd)
+    return _create(start, agent, actor=actor, parent=parent)
+
+
+def _create(start: Start, agent: agents.Agent, *, actor: Actor, parent: Run | None = None) -> Run:
+    if not start.goal.strip():
+        raise Malformed("A run needs a goal.")
+    if switch := switches.for_agent(agent.name):
+        raise SwitchedOff(*switch)
+    own = agent.budget
+    limits = replace(
+        own,
+        usd=_money(start.usd) or own.usd,
+        tokens=own.tokens if start.tokens is None else start.tokens,
+        steps=own.steps if start.steps is None else start.steps,
+        working_s=own.working_s if start.working_s is None else start.working_s,
+    )
+    if not limits.unlimited and all(
+        v is None for v in (limits.usd, limits.tokens, limits.calls, limits.effects, limits.steps, limits.working_s)
+    ):
+        raise NoLimit(agent.name)
+    run = lifecycle.create(
+        agent=agent.name,
+        contract=agent.contract,
+        goal=start.goal,
+        constraints=[*agent.constraints, *start.constraints],
+        inputs=start.inputs,
+        labels=start.labels,
+        parent=parent,
+        max_age_s=start.max_age_s if start.max_age_s is not None else agent.max_age,
+        deadline_at=start.deadline_at,
+        priority=agent.priority,
+        actor=actor,
+    )
+    budgets.create(run, limits)
+    return run
+
+
+def _decide_approval(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    assert step is not None
+    match said.verdict:
+        case Verdict.APPROVE:
+            approvals.decide(card, said, by=by, to=ApprovalState.APPROVED)
+            steps.wake(step, why=f"approved by {by.get_username()}", actor=person(by))
+        case Verdict.EDIT:
+            tool = get_agent(run.agent).tool(step.tool)
+            if tool is None or said.arguments is None:
+                raise Malformed("An edit needs arguments, for a tool that is still there.")
+            edited = tool.normalise(said.arguments)
+            approvals.decide(card, replace(said, arguments=edited), by=by, to=ApprovalState.APPROVED)
+            steps.set_arguments(step, edited, tool.contract)
+            approvals.rebind(card, run=run, step=step, arguments=edited, contract=tool.contract)
+            steps.wake(step, why=f"approved with changes by {by.get_username()}", actor=person(by))
+        case Verdict.REJECT:
+            approvals.decide(card, said, by=by, to=ApprovalState.REJECTED)
+            why = said.comment or said.answer or "no reason given"
+            steps.close(step, StepState.REJECTED, error=why, actor=person(by))
+        case Verdict.RESPOND:
+            approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+            if not said.answer.strip():
+                raise Malformed("Responding needs an answer.")
+            steps.close(
+                step,
+                StepState.REJECTED,
+                error="answered instead of run",
+                result={"answer": said.answer},
+                actor=person(by),
+            )
+        case _:
+            raise Malformed(f"{said.verdict} is not a verdict of an approval.")
+
+
+def _decide_question(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    assert step is not None
+    if not said.answer.strip():
+        raise Malformed("A question needs an answer.")
+    approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+    steps.close(step, StepState.DONE, result={"answer": said.answer}, actor=person(by))
+
+
+def _decide_verdict(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    assert step is not None
+    assert card.key_id is not None
+    approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+    key = keys.lock(card.key_id)
+    why = f"{by.get_username()}: {said.verdict}"
+    if said.verdict == Verdict.HAPPENED:
+        steps.settle_doubt(key.pk, AttemptOutcome.PROVED, why=why)
+        keys.close(key, KeyState.DONE, how="verdict", result=said.result, actor=person(by))
+        steps.close(step, StepState.DONE, result=said.result, actor=person(by), why=why)
+    else:
+        steps.settle_doubt(key.pk, AttemptOutcome.DISPROVED, why=why)
+        if step.state == StepState.IN_DOUBT:
+            # The same generation reopens: a receiver that knows the key still protects from a late arrival.
+            keys.close(key, KeyState.TAKEN, how="", actor=person(by))
+            steps.wake(step, why=why, actor=person(by))
+        else:
+            keys.close(key, KeyState.FAILED, how="verdict", actor=person(by))
+            steps.close(step, StepState.FAILED, error=why, actor=person(by))
+
+
+def _decide_failure(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    assert step is not None
+    approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+    if said.verdict == Verdict.RETRY:
+        steps.grant_tries(step, 3)
+        steps.wake(step, why=f"retried by {by.get_username()}", actor=person(by))
+    else:
+        steps.close(step, StepState.FAILED, error=said.answer or said.comment or step.error, actor=person(by))
+
+
+def _decide_budget(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    if said.verdict != Verdict.GRANT:
+        raise Malformed(f"{said.verdict} is not possible here yet.", remedy="Grant more, or stop the run.")
+    approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+    grant = said.grant or {}
+    budget = run.budget
+    limits: dict[str, Decimal | int | None] = {}
+    for name in ("usd", "tokens", "calls", "effects", "steps"):
+        if name in grant:
+            old = getattr(budget, f"{name}_limit")
+            more = Decimal(_money(grant[name]) or "0")
+            limits[name] = None if old is None else old + (more if name == "usd" else int(more))
+    if not limits:
+        raise Malformed('A grant says how much: {"usd": "1.00"}.')
+    budgets.set_limits(run.pk, limits, actor=person(by), why=said.comment or f"granted on approval {card.pk}")
+    course.wake_run(run, WaitingFor.BUDGET, why=f"granted by {by.get_username()}", actor=person(by))
+
+
+def _decide_fact(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    assert card.fact is not None
+    approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+    facts.lock([card.fact.pk])
+    if said.verdict == Verdict.CONFIRM:
+        facts.confirm(card.fact, actor=person(by))
+        course.wake_run(run, WaitingFor.FACT, why=f"{card.fact.name} was confirmed", actor=person(by))
+    else:
+        old = card.fact.value
+        facts.correct(card.fact, said.result, actor=person(by))
+        course.void_dependents(run, [card.fact.name], old=old, new=said.result)
+        course.wake_run(run, WaitingFor.FACT, why=f"{card.fact.name} was corrected", actor=person(by))
+
+
+def _decide_other(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+    if step is not None:
+        steps.wake(step, why=f"{said.verdict} by {by.get_username()}", actor=person(by))
+
+
+_DECIDERS = {
+    ApprovalKind.APPROVAL: _decide_approval,
+    ApprovalKind.QUESTION: _decide_question,
+    ApprovalKind.VERDICT: _decide_verdict,
+    ApprovalKind.FAILURE: _decide_failure,
+    ApprovalKind.BUDGET: _decide_budget,
+    ApprovalKind.FACT: _decide_fact,
+    ApprovalKind.CREDENTIAL: _decide_other,
+    ApprovalKind.ESCALATION: _decide_other,
+}
+
+
+def _close_budget_cards(run: Run, *, why: str) -> None:
+    cards = Approval.objects.select_for_update(of=("self",)).filter(
+        run=run, kind=ApprovalKind.BUDGET, state=ApprovalState.PENDING
+    )
+    for card in cards:
+        approvals.void(card, why=why)
+
+
+def _wake_descendants(run: int, waiting_for: WaitingFor, *, why: str) -> None:
+    """Other runs are woken in transactions of their own."""
+    below = Run.objects.filter(root_id=Run.objects.values_list("root_id", flat=True).get(pk=run), ended_at__isnull=True)
+    for number in below.filter(waiting_for=waiting_for).exclude(pk=run).values_list("pk", flat=True):
+        with transaction.atomic(durable=True):
+            locked = lifecycle.lock(number)
+            _close_budget_cards(locked, why=why)
+            course.wake_run(locked, waiting_for, why=why)
+
+
+def _wake_after_end(tree: list[Run]) -> None:
+    for run in tree:
+        wake_waiters_of_ended(run.pk)
+
+
+def wake_waiters_of_ended(run: int) -> None:
+    """Wake the step of the parent that waits for this child, and runs that wait for locks that became free."""
+    waiting = course.wake_waiting(WaitingFor.CHILD, str(run))
+    for number in waiting:
+        with transaction.atomic(durable=True):
+            course.wake_run(lifecycle.lock(number), WaitingFor.CHILD, str(run), why=f"run {run} ended")
+
+
+def wake_lock_waiters(names: Sequence[str]) -> None:
+    """Wake the runs that wait for these locks, each in a transaction of its own."""
+    for name in names:
+        for number in course.wake_waiting(WaitingFor.LOCK, name):
+            with transaction.atomic(durable=True):
+                course.wake_run(lifecycle.lock(number), WaitingFor.LOCK, name, why=f"{name} is free")
+
+
+def _wake_after_decision(card: Approval) -> None:
+    if (
+        card.kind == ApprovalKind.VERDICT
+        and card.key is not None
+        and card.key.state in (KeyState.DONE, KeyState.FAILED)
+    ):
+        wake_lock_waiters(list(_lock_names(card.key)))
+    if card.run.ended_at is not None:
+        wake_waiters_of_ended(card.run_id)
+
+
+def _lock_names(key: Key) -> list[str]:
+    tool = get_agent(key.run.agent).tool(key.tool)
+    return tool.bound_locks(key.arguments) if tool else []
+
+
+def _require_on_run(by: AbstractBaseUser, action: Action, run: int) -> Run:
+    found = access.get_run(by, run)
+    access.require(by, action, found.agent)
+    return found
+
+
+def _agent_of_scope(scope: str) -> str | None:
+    kind, _, name = scope.partition(":")
+    if kind == "agent":
+        return name
+    if kind == "run" and name.isdecimal():
+        return Run.objects.filter(pk=int(name)).values_list("agent", flat=True).first()
+    return None
+
+
+def _known_start(by: AbstractBaseUser, key: str, body: str) -> Run | None:
+    known = StartRequest.objects.filter(user_id=by.pk, key=key).select_related("run").first()
+    if known is None:
+        return None
+    if known.body_digest != body:
+        raise KeyReused
+    return known.run
+
+
+def _keep_start(by: AbstractBaseUser, key: str, body: str, run: Run) -> None:
+    sql.execute(
+        "INSERT INTO runs_startrequest (user_id, key, body_digest, run_id, at) VALUES (%s, %s, %s, %s, lw_clock())",
+        [by.pk, key, body, run.pk],
+    )
+
+
+def _money(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        value = Decimal(str(text))
+    except InvalidOperation:
+        raise Malformed(f"{text!r} is no amount.", remedy='Write it as "2.00".') from None
+    if not value.is_finite() or value < 0:
+        raise Malformed(f"{text!r} is no amount.", remedy='Write it as "2.00".')
+    return str(value)
