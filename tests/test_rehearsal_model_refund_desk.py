@@ -1,13 +1,20 @@
 """The rehearsal model plays refund-desk: every reply follows from the briefing, and every course comes to an end."""
 
+import copy
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import anthropic
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
+from runs.examples.model.briefing import read_briefing
+from runs.examples.model.players import play
 from runs.examples.model.values import Json, JsonObject
+from runs.examples.model.wire import read_request
 from runs.examples.shop.rules import decide
 from runs.examples.shop.seeds import Options, Seeded, make_batch
 from tests.rehearsal_tools import Page, RehearsalServer, list_calls, run_server
@@ -447,3 +454,39 @@ def test_a_batch_ends_well_when_one_refund_does_not_go_through(
     desk.run(client)
     assert set(desk.refunds) == (expected - {struck} if review == "rejected" else expected)
     assert all(each["state"] == "closed" for each in desk.requests.values())
+
+
+# --- whatever it is told, it answers ---
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+def list_places(value: Json, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return every place of a JSON value that can be overwritten: the container and the key."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        found.append((value, key))
+        list_places(inner, found)
+    return found
+
+
+@hypothesis.given(data=st.data())
+@hypothesis.settings(max_examples=150, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+def test_a_briefing_with_something_odd_in_it_is_answered_all_the_same(data: st.DataObject) -> None:
+    moving = order("1702", delivered_at=None, expected_at="2026-11-29T19:30:06Z")
+    page = at_the_desk(order("1701"), moving, order("1703"))
+    page.add("refund", {"order": "1701", "amount": "90.00"}, {"amount": "90.00", "memo": "r1701"})
+    page.add("refund", {"order": "1703", "amount": "90.00"}, {"reason": "late"}, outcome="refused")
+    page.notices.append({"notice": "in_doubt", "step": 3, "tool": "refund", "with": {"order": "1701"}})
+    page.notices.append({"notice": "changed", "step": 3, "fact": "order.1703"})
+    page = copy.deepcopy(page)  # POLICY and the orders are not to be overwritten
+    for part in (page.log, page.facts, page.work, page.notices):
+        if data.draw(st.booleans()):
+            container, key = data.draw(st.sampled_from(list_places(cast(Json, part), [])))
+            container[key] = data.draw(JUNK)
+    said = play(read_briefing(read_request(json.dumps(page.write()).encode())))
+    assert said.text or said.calls
