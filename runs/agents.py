@@ -436,6 +436,10 @@ class Agent:
     def tool(self, name: str) -> Tool | None:
         return next((t for t in self.tools if t.name == name), None)
 
+    def checker_named(self, name: str) -> Tool | None:
+        """A tool that only re-checks facts, and that the model is not offered."""
+        return next((t for t in self.recheck.values() if t.name == name), None)
+
     def max_age_of(self, fact: str) -> float | None:
         return _longest(self.facts, fact)
 

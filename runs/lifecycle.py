@@ -30,8 +30,17 @@ ADD_CLOCKS = f"""
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
+    """A run that a worker holds, at the epoch that its claim raised."""
+
     run: int
     epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A run that was due, and is held by a pause or a switch."""
+
+    run: int
 
 
 def create(
@@ -128,8 +137,8 @@ def lock_with_descendants(run: int) -> list[Run]:
             locked[number] = lock(number)
 
 
-def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | None:
-    """Claim one due run, or mark one as held, or find none. None: nothing was claimed, but see `due_exists`.
+def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | Held | None:
+    """Claim one due run, or mark one as held, or find none due.
 
     A run under a pause or a switch is not claimed: it is marked `held_since` and looked at again at its next expiry.
     """
@@ -147,7 +156,7 @@ def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | None:
         held = f"switch {switch[0]}: {switch[1]}"
     if held:
         hold(number, held)
-        return None
+        return Held(run=number)
     epoch = sql.fetch_row(
         f"UPDATE runs_run SET {ADD_CLOCKS}, state = 'running', epoch = epoch + 1, holder = %s, waiting_for = '',"
         " why = '', held_since = NULL, held_by = '',"

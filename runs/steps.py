@@ -231,24 +231,44 @@ def begin(attempt: int) -> bool:
     return sql.execute(_BEGIN, {"attempt": attempt}) > 0
 
 
-_BEGIN = """
+def may_go_on(attempt: int) -> bool:
+    """Whether a call that has begun may go on: its run neither ended nor switched off."""
+    return sql.fetch_one(_MAY_GO_ON, {"attempt": attempt}) is not None
+
+
+def keep_result(step: Step, result: Json) -> None:
+    """What an open step has so far: where it waits until, or the child that it started."""
+    sql.execute("UPDATE runs_step SET result = %s WHERE id = %s", [sql.jsonb(result), step.pk])
+    step.result = result
+
+
+_NO_SWITCH = """
+    NOT EXISTS (
+        SELECT FROM runs_switch s WHERE s.released_at IS NULL AND (
+            s.scope = 'all' OR s.scope = 'agent:' || r.agent OR s.scope = 'tool:' || st.tool
+            OR s.scope IN (
+                WITH RECURSIVE line AS (
+                    SELECT r.id AS id, r.parent_id AS parent_id
+                    UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN line ON p.id = line.parent_id
+                ) SELECT 'run:' || id FROM line
+            )
+        )
+    )
+"""
+
+_MAY_GO_ON = f"""
+    SELECT 1 FROM runs_attempt a JOIN runs_run r ON r.id = a.run_id JOIN runs_step st ON st.id = a.step_id
+    WHERE a.id = %(attempt)s AND a.outcome = 'open' AND r.ended_at IS NULL AND {_NO_SWITCH}
+"""
+
+_BEGIN = f"""
     UPDATE runs_attempt a SET began_at = lw_clock()
     FROM runs_run r, runs_step st
     WHERE a.id = %(attempt)s AND r.id = a.run_id AND st.id = a.step_id
       AND a.outcome = 'open' AND a.began_at IS NULL
       AND clock_timestamp() < a.begin_by AND clock_timestamp() < a.lease_until
       AND r.ended_at IS NULL AND r.paused_at IS NULL
-      AND NOT EXISTS (
-          SELECT FROM runs_switch s WHERE s.released_at IS NULL AND (
-              s.scope = 'all' OR s.scope = 'agent:' || r.agent OR s.scope = 'tool:' || st.tool
-              OR s.scope IN (
-                  WITH RECURSIVE line AS (
-                      SELECT r.id AS id, r.parent_id AS parent_id
-                      UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN line ON p.id = line.parent_id
-                  ) SELECT 'run:' || id FROM line
-              )
-          )
-      )
+      AND {_NO_SWITCH}
       AND NOT EXISTS (
           SELECT FROM runs_factuse u JOIN runs_fact f ON f.id = u.fact_id
           WHERE u.attempt_id = a.id AND (f.version <> u.version OR f.contradicted_at IS NOT NULL)

@@ -1,0 +1,166 @@
+"""The worker's side of its tool process: starts it, gives it work, renews the lease meanwhile, ends it, buries it."""
+
+import json
+import os
+import select
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from django.conf import settings
+from django.db import DatabaseError
+
+from runs import processes, supervise
+from runs.agents import Json
+from runs.engine.toolwire import Perform, Report, Said
+from runs.supervise import Exit, Leader
+
+_MANAGE = Path(__file__).resolve().parent.parent.parent / "manage.py"
+_START_S = 60.0
+_TICK_S = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Died:
+    """The tool process ended without a report: by itself, by its deadline, or by the worker after the grace time."""
+
+    exit: Exit
+    why: str
+
+
+type Outcome = Report | Died
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """What the worker learned while the tool works. stop: the run was stopped or switched off."""
+
+    stop: bool = False
+
+
+class ToolHost:
+    """One tool process at a time, started when it is first needed and again after it died."""
+
+    def __init__(self, worker: uuid.UUID) -> None:
+        self.worker = worker
+        self.ident: uuid.UUID | None = None
+        self._leader: Leader | None = None
+        self._pipe: Connection | None = None
+        self._pidfd = -1
+        self._unrecorded: list[Exit] = []
+
+    def ready(self) -> uuid.UUID:
+        """The id of a living tool process; starts one if there is none."""
+        if self._leader is not None and self._ended(0.0):
+            self._bury()
+        if self.ident is None:
+            self._start()
+        assert self.ident is not None
+        return self.ident
+
+    def perform(
+        self, perform: Perform, *, tick: Callable[[], Tick], progress: Callable[[Json], None] | None = None
+    ) -> Outcome:
+        """Have one function performed. `tick` is called several times a second meanwhile.
+
+        After a stop the tool gets the grace time to return by itself; then its whole group is killed.
+        """
+        assert self._pipe is not None
+        try:
+            self._pipe.send_bytes(perform.dump())
+        except OSError:
+            return Died(exit=self._bury(), why="it had ended before it was asked")
+        kill_at: float | None = None
+        why = ""
+        while True:
+            if (message := self._receive(_TICK_S)) is not None:
+                report = Report.load(message)
+                if report.said is Said.PROGRESS and progress is not None:
+                    progress(report.result)
+                if report.said not in (Said.BEGUN, Said.PROGRESS):
+                    return report
+                continue
+            if self._ended(0.0):
+                return self._last_word() or Died(exit=self._bury(), why=why or "it died")
+            if tick().stop and kill_at is None:
+                kill_at = time.monotonic() + settings.GRACE_S
+            if kill_at is not None and time.monotonic() >= kill_at and self._leader is not None:
+                why = f"it did not return within {settings.GRACE_S:g} s after the stop"
+                self._leader.kill_group()
+
+    def close(self) -> None:
+        """End the tool process, if there is one."""
+        if self._leader is not None:
+            self._leader.kill_group()
+            self._bury()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        argv = [sys.executable, str(_MANAGE), "toolprocess", "--fd", str(theirs.fileno()), "--parent", str(self.worker)]
+        self._leader = supervise.spawn_leader(argv, pass_fds=[theirs.fileno()])
+        theirs.close()
+        self._pidfd = os.pidfd_open(self._leader.pid)
+        self._pipe = Connection(ours.detach())
+        hello = self._receive(_START_S)
+        if hello is None:
+            self._leader.kill_group()
+            raise RuntimeError(f"The tool process did not start: {self._bury()}")
+        self.ident = uuid.UUID(json.loads(hello)["hello"])
+
+    def _receive(self, timeout_s: float) -> bytes | None:
+        """The next message; None when none came in time, or the process ended."""
+        assert self._pipe is not None
+        readable, _, _ = select.select([self._pipe.fileno(), self._pidfd], [], [], timeout_s)
+        if self._pipe.fileno() not in readable:
+            return None
+        try:
+            return self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            self._ended(1.0)
+            return None
+
+    def _last_word(self) -> Report | None:
+        """What it still said before it died."""
+        while (message := self._receive(0.0)) is not None:
+            report = Report.load(message)
+            if report.said not in (Said.BEGUN, Said.PROGRESS):
+                return report
+        return None
+
+    def _ended(self, timeout_s: float) -> bool:
+        readable, _, _ = select.select([self._pidfd], [], [], timeout_s)
+        return bool(readable)
+
+    def _bury(self) -> Exit:
+        """Wait for its end, with its whole group, and record it: only this confirms its death."""
+        assert self._leader is not None
+        assert self._pipe is not None
+        ended = supervise.reap_leader(self._leader.pid)
+        assert ended is not None
+        self._pipe.close()
+        os.close(self._pidfd)
+        self._leader = self._pipe = self.ident = None
+        self._unrecorded.append(ended)
+        with suppress(DatabaseError):  # written later, then; whoever needs it waits
+            self.record_exits()
+        return ended
+
+    def record_exits(self) -> None:
+        """Write the exits that are not written yet; the database may have been away."""
+        while self._unrecorded:
+            ended = self._unrecorded[0]
+            processes.record_exit(
+                boot=processes.boot_id(),
+                pid=ended.pid,
+                started=ended.start_ticks,
+                status=ended.status,
+                signal=ended.signal,
+                maxrss=ended.maxrss_bytes,
+            )
+            self._unrecorded.pop(0)

@@ -1,0 +1,203 @@
+"""The tool process: runs the agents' own code, so that a leak, a crash, a hang or a fork of it ends here.
+
+It leads a process group, dies with its worker (PDEATHSIG) and by a kernel timer at its deadline. Just before the
+agent's function runs it looks once more: at the database, and at `begin_by` on the boot-time clock.
+"""
+
+import json
+import time
+import traceback
+import uuid
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from django.db import DatabaseError, connection, transaction
+
+from runs import clock, processes, steps
+from runs.agents import (
+    Artifact,
+    Briefing,
+    Claim,
+    CredentialExpired,
+    DidNotHappen,
+    Effect,
+    Happened,
+    Json,
+    Refused,
+    Unsure,
+    Verdict,
+    Wait,
+    get_agent,
+)
+from runs.engine import failpoints
+from runs.engine.deadline import Deadline
+from runs.engine.toolwire import Function, Perform, Report, Said
+from runs.sanitise import clean_json, clean_text
+from runs.states import ProcessKind
+
+_LOOK_EVERY_S = 0.2
+
+
+def serve(fd: int, *, parent: uuid.UUID) -> None:
+    """Perform what the worker at the other end of `fd` sends, one at a time, until it hangs up."""
+    pipe = Connection(fd)
+    deadline = Deadline()
+    ident = processes.register(ProcessKind.TOOL, parent=parent)
+    pipe.send_bytes(json.dumps({"hello": str(ident)}).encode())
+    while True:
+        try:
+            message = pipe.recv_bytes()
+        except EOFError:
+            return
+        report = _perform(Perform.load(message), pipe, deadline)
+        failpoints.reach("reported")
+        pipe.send_bytes(report.dump())
+
+
+class ToolCall:
+    """What a tool is given; see `runs.agents.Call`."""
+
+    def __init__(self, perform: Perform, pipe: Connection, until: float) -> None:
+        self._perform, self._pipe, self._until = perform, pipe, until
+        self._looked_at, self._stop = 0.0, False
+
+    @property
+    def key(self) -> str:
+        return self._perform.key
+
+    @property
+    def run(self) -> int:
+        return self._perform.run
+
+    @property
+    def step(self) -> int:
+        return self._perform.step
+
+    @property
+    def timeout(self) -> float:
+        return max(self._until - clock.boottime(), 0.0)
+
+    def stop_requested(self) -> bool:
+        if not self._stop and time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
+            self._looked_at = time.monotonic()
+            self._stop = not steps.may_go_on(self._perform.attempt)
+        return self._stop
+
+    def heartbeat(self, progress: Json = None) -> None:
+        self._pipe.send_bytes(Report(said=Said.PROGRESS, result=clean_json(progress)).dump())
+
+
+def _perform(perform: Perform, pipe: Connection, deadline: Deadline) -> Report:
+    if clock.boottime() >= perform.begin_by:
+        return Report(said=Said.NOT_BEGUN, error="it arrived too late")
+    # Frozen from here on until after begin_by, this process is killed before it wakes.
+    deadline.arm(perform.begin_by)
+    try:
+        failpoints.reach("received")
+        if perform.look and not _last_look(perform.attempt):
+            return Report(said=Said.NOT_BEGUN, error="the last look forbade it")
+        failpoints.reach("looked")
+        if (now := clock.boottime()) >= perform.begin_by:
+            return Report(said=Said.NOT_BEGUN, error="it was too late after the last look")
+        until = now + perform.timeout_s
+        deadline.arm(until)
+        pipe.send_bytes(Report(said=Said.BEGUN).dump())
+        report = _run(perform, ToolCall(perform, pipe, until))
+        failpoints.reach("performed")
+        return report
+    finally:
+        deadline.disarm()
+        if not connection.is_usable():
+            connection.close()
+
+
+def _last_look(attempt: int) -> bool:
+    """Pass the last look, or not. An answer that does not come is a no: nothing is sent then."""
+    try:
+        with transaction.atomic(durable=True):
+            return steps.begin(attempt)
+    except DatabaseError:
+        connection.close()
+        return False
+
+
+def _run(perform: Perform, call: ToolCall) -> Report:
+    harmless = True
+    try:
+        function, harmless = _find(perform, call)
+        value = function()
+    except Refused as refusal:
+        return Report(said=Said.REFUSED, error=_words(refusal))
+    except CredentialExpired as expired:
+        return Report(said=Said.CREDENTIAL, error=_words(expired))
+    except BaseException as error:  # whatever the agent's code throws, SystemExit included, ends here
+        said = Said.FAILED if harmless else Said.UNKNOWN
+        return Report(said=said, error=_words(error) + _where(error))
+    return _report(value)
+
+
+def _find(perform: Perform, call: ToolCall) -> tuple[Callable[[], Any], bool]:
+    """The function with its arguments bound, and whether a failure of it is certain to have changed nothing."""
+    agent = get_agent(perform.agent)
+    if perform.function is Function.VERIFY:
+        assert agent.verify is not None
+        verify, claim = agent.verify, Claim(**_fields(perform.arguments))
+        return lambda: verify(claim), True
+    if perform.function is Function.DECIDE:
+        assert agent.decide is not None
+        decide, briefing = agent.decide, Briefing(**_fields(perform.arguments))
+        return lambda: decide(briefing), True
+    tool = agent.tool(perform.tool) or agent.checker_named(perform.tool)
+    if tool is None:
+        raise Refused(f"agent {agent.name} has no tool {perform.tool}")
+    typed = tool.typed(perform.arguments)
+    if perform.function is Function.RECONCILE:
+        reconcile = tool.reconciler
+        assert reconcile is not None
+        return lambda: reconcile(call, **typed), True
+    return lambda: tool.function(call, **typed), tool.effect is Effect.READ
+
+
+def _report(value: object) -> Report:
+    match value:
+        case Artifact():
+            return Report(
+                said=Said.DONE, result=clean_text(value.preview), body=value.body, media_type=value.media_type
+            )
+        case Wait():
+            return Report(said=Said.DONE, result={"wait": clean_json(value.reason or value.event)})
+        case Happened():
+            return Report(said=Said.DONE, result={"found": "happened", "result": clean_json(value.result)})
+        case DidNotHappen():
+            return Report(said=Said.DONE, result={"found": "did_not_happen", "evidence": clean_json(value.evidence)})
+        case Unsure():
+            return Report(said=Said.DONE, result={"found": "unsure", "evidence": clean_json(value.evidence)})
+        case Verdict():
+            verdict: Json = {
+                "holds": value.holds,
+                "reason": clean_text(value.reason),
+                "evidence": clean_json(value.evidence),
+            }
+            return Report(said=Said.DONE, result=verdict)
+    if (
+        isinstance(value, list)
+        and value
+        and all(hasattr(item, "tool") and hasattr(item, "arguments") for item in value)
+    ):
+        return Report(said=Said.DONE, result=[clean_json(vars(item)) for item in value])
+    return Report(said=Said.DONE, result=clean_json(value))
+
+
+def _fields(arguments: dict[str, Json]) -> dict[str, Any]:
+    return dict(arguments)
+
+
+def _words(error: BaseException) -> str:
+    return clean_text(f"{type(error).__name__}: {error}"[:2000])
+
+
+def _where(error: BaseException) -> str:
+    """The last place in the agent's code, so that its author finds it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return clean_text(f" (at {frames[-1].name}, line {frames[-1].lineno})") if frames else ""
