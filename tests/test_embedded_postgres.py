@@ -55,8 +55,10 @@ def data_dir(new_data_dir: Path, made_once: Path) -> Path:
 
 
 @pytest.fixture
-def server(data_dir: Path) -> EmbeddedServer:
-    return EmbeddedServer(data_dir, settings=THROWAWAY)
+def server(data_dir: Path) -> Iterator[EmbeddedServer]:
+    server = EmbeddedServer(data_dir, settings=THROWAWAY)
+    yield server
+    server.release()
 
 
 @pytest.fixture
