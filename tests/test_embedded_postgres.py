@@ -1,6 +1,7 @@
 """One server per data folder: shared while anybody uses it, gone when nobody does, whole after kill -9."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -285,6 +286,7 @@ def test_any_folder_name_works(name: str) -> None:
         assert len(os.fsencode(server.home.socket_folder / ".s.PGSQL.5432")) <= 107
     finally:
         server.destroy()
+        shutil.rmtree(scratch)
     assert not server.home.socket_folder.exists()
 
 
