@@ -60,26 +60,36 @@ def create(run: Run, limits: agents.Budget) -> Budget:
     return Budget.objects.get(pk=run.pk)
 
 
+def check_working(run: Run) -> None:
+    """Raises: OverBudget when a locked run has used up its working time."""
+    (limit, used) = sql.fetch_row(
+        "SELECT b.working_limit_s, r.working_s + CASE WHEN r.state IN ('running', 'thinking') AND r.held_since IS NULL"
+        " THEN greatest(extract(epoch FROM lw_clock() - r.clock_mark), 0) ELSE 0 END"
+        " FROM runs_run r JOIN runs_budget b ON b.run_id = r.id WHERE r.id = %s",
+        [run.pk],
+    )
+    if limit is not None and used >= limit:
+        raise OverBudget(dimension="working_s", needed="more", left=0, run=run.pk, by_siblings=False)
+
+
 def reserve(run: int, amounts: Amounts, *, attempt: int, note: str = "") -> None:
     """Reserve for a run and all its ancestors, or for none of them. Raises: OverBudget."""
     chain = _lock_chain(run)
-    for budget in chain:
-        for dimension, amount in amounts.items():
-            limit = getattr(budget, f"{dimension}_limit")
-            if limit is None or not amount:
-                continue
-            spent, reserved = getattr(budget, f"{dimension}_spent"), getattr(budget, f"{dimension}_reserved")
-            if spent + reserved + amount > limit:
-                raise OverBudget(
-                    dimension=dimension,
-                    needed=amount,
-                    left=max(limit - spent - reserved, 0),
-                    run=budget.run_id,
-                    by_siblings=reserved > 0 and spent + amount <= limit,
-                )
+    _require_room(chain, amounts)
     for budget in chain:
         _add(budget, EntryKind.RESERVE, amounts, run=run, attempt=attempt, note=note)
         _change(budget, {f"{d}_reserved": amount for d, amount in amounts.items()})
+
+
+def require_room(run: int, amounts: Amounts) -> None:
+    """Judge whether a reservation fits, before there is an attempt. What it finds holds until the commit.
+
+    So a step that waits for its budget cannot miss the grant: whoever raises a limit waits for these locks first.
+
+    Raises:
+        OverBudget.
+    """
+    _require_room(_lock_chain(run), amounts)
 
 
 def settle(
@@ -182,6 +192,23 @@ def mismatches() -> list[tuple[int, str, Decimal, Decimal]]:
             if reserved != held:
                 found.append((run, f"{dimension}_reserved", reserved, held))
     return found
+
+
+def _require_room(chain: list[Budget], amounts: Amounts) -> None:
+    for budget in chain:
+        for dimension, amount in amounts.items():
+            limit = getattr(budget, f"{dimension}_limit")
+            if limit is None or not amount:
+                continue
+            spent, reserved = getattr(budget, f"{dimension}_spent"), getattr(budget, f"{dimension}_reserved")
+            if spent + reserved + amount > limit:
+                raise OverBudget(
+                    dimension=dimension,
+                    needed=amount,
+                    left=max(limit - spent - reserved, 0),
+                    run=budget.run_id,
+                    by_siblings=reserved > 0 and spent + amount <= limit,
+                )
 
 
 def _lock_chain(run: int) -> list[Budget]:
