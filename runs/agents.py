@@ -381,6 +381,8 @@ class Briefing:
     notices: list[dict[str, Any]]
     budget: dict[str, Any]
     now: dict[str, Any]
+    # How many lines of the log each think added, the folded ones first: where a prompt cache may cut.
+    log_blocks: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

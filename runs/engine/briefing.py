@@ -1,0 +1,67 @@
+"""What an agent decides on: built from the tables at every think, never from a transcript.
+
+The stable part comes first (goal, constraints, inputs, the log of finished steps) so that a prompt cache can keep it; what
+is only true now comes last (facts, work, notices, budget, time). Queries are a fixed number, whatever the run's size.
+"""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from django.conf import settings
+
+from runs.agents import Briefing, Json, get_agents
+from runs.engine import briefing_log, briefing_notices, briefing_now
+from runs.engine.briefing_request import Part, Request, parts, request
+from runs.states import Verdict
+
+__all__ = ["Part", "Request", "Shares", "build", "from_json", "parts", "request", "to_json"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """How much of a briefing its growing parts may take, in tokens (four bytes each)."""
+
+    log: int = 60_000
+    facts: int = 30_000
+
+
+def build(run: int, *, at: datetime | None = None, shares: Shares | None = None) -> Briefing:
+    """Build the briefing of a run as of now, or as of a moment of the business clock.
+
+    Raises: LookupError, when there is no such run.
+    """
+    shares = shares or Shares(log=getattr(settings, "BRIEFING_LOG_TOKENS", Shares.log))
+    head = briefing_now.read_head(run, at)
+    agent = get_agents().get(head.agent)
+    steps = briefing_log.read_steps(run)
+    items = briefing_now.read_items(run)
+    decided = briefing_notices.read_decisions(run)
+    fold = briefing_log.choose(steps, items, agent, share=shares.log * 4)
+    noticed = briefing_notices.choose_noticed(steps, items, agent, decided)
+    details = briefing_log.read_details(run, [*fold.live, *noticed])
+    edited = frozenset(number for number, decision in decided.items() if decision.verdict == Verdict.EDIT)
+    log = briefing_log.write(fold, steps, details, agent, edited)
+    return Briefing(
+        run=head.id,
+        uid=head.uid,
+        goal=head.goal,
+        constraints=head.constraints,
+        inputs=head.inputs,
+        log=log.lines,
+        log_blocks=log.blocks,
+        facts=briefing_now.read_facts(run, head.at, share=shares.facts * 4),
+        work=briefing_now.write_work(items),
+        notices=briefing_notices.write_notices(head, steps, details, noticed, agent, decided),
+        budget=briefing_now.read_budget(run),
+        now=briefing_now.write_now(head),
+    )
+
+
+def to_json(briefing: Briefing) -> dict[str, Json]:
+    """A briefing as JSON, for the process in which an agent's own function decides."""
+    return asdict(briefing)
+
+
+def from_json(value: dict[str, Json]) -> Briefing:
+    """The briefing that `to_json` wrote."""
+    return Briefing(**value)  # type: ignore[arg-type]  # written by to_json, field by field

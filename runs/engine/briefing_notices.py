@@ -1,0 +1,243 @@
+"""The notices of the briefing: what the model has to know and would not see in the log, or must not overlook in it.
+
+What happened since the last think; and what is still open of what went wrong before it: a call that failed, was refused,
+rejected or dropped, and whose same intent has not been done since.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runs import sql
+from runs.agents import Agent
+from runs.engine.briefing_log import REASON_BYTES, RESULT_BYTES, Detail, Item, Row, Steps, owners, shown_arguments
+from runs.engine.briefing_now import Head
+from runs.engine.briefing_text import dump, shorten, shorten_text
+from runs.models import Amendment, Decision
+from runs.states import STEP_OPEN, StepKind, StepState, Verdict, Verified
+
+OLD_SHOWN = 20
+_BAD = frozenset({"failed", "refused", "rejected", "expired", "void"})
+_OPEN = frozenset(str(state) for state in STEP_OPEN)
+
+type Notice = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """What a person decided about a step: the last decision."""
+
+    verdict: str
+    comment: str
+    answer: str
+    by: str
+
+
+def read_decisions(run: int) -> dict[int, Decided]:
+    """The last decision about each step, by the step's number."""
+    rows = (
+        Decision.objects.filter(approval__run_id=run, approval__step__isnull=False)
+        .order_by("pk")
+        .values_list("approval__step__number", "verdict", "comment", "answer", "by__username")
+    )
+    return {
+        number: Decided(verdict=verdict, comment=comment, answer=answer, by=by)
+        for number, verdict, comment, answer, by in rows
+    }
+
+
+def choose_noticed(
+    steps: Steps, items: Sequence[Item], agent: Agent | None, decided: Mapping[int, Decided]
+) -> set[int]:
+    """The numbers of the steps that a notice is about, and of the last settled think."""
+    since = steps.last_think
+    recent = [row for row in steps.rows if row.number > since and row.kind != StepKind.THINK]
+    chosen = {row.number for row in recent if row.state in _BAD or row.state in _OPEN or row.replayed}
+    chosen |= {row.number for row in recent if row.number in decided}
+    chosen |= {row.number for row in _unsettled(steps, items, agent)}
+    chosen |= {row.number for row in steps.rows if row.state == StepState.IN_DOUBT}
+    return chosen | ({since} if since else set())
+
+
+def write_notices(
+    head: Head,
+    steps: Steps,
+    details: Mapping[int, Detail],
+    numbers: Iterable[int],
+    agent: Agent | None,
+    decided: Mapping[int, Decided],
+) -> list[Notice]:
+    """Amendments first, then the steps in order, then facts that changed, then the last reply."""
+    rows = {row.number: row for row in steps.rows}
+    notices = _amendments(head)
+    for number in sorted(numbers):
+        row, detail = rows[number], details.get(number)
+        if row.kind != StepKind.THINK and detail is not None:
+            notices += _step(row, detail, agent, decided.get(number), head, steps)
+    notices += _changed_facts(head, steps.last_think)
+    notices += _children(head)
+    return notices + _last_reply(steps, details)
+
+
+def _unsettled(steps: Steps, items: Sequence[Item], agent: Agent | None) -> list[Row]:
+    """Calls from before the last think that led nowhere, the newest of each intent, unless it or its item is done."""
+    bad = [
+        r
+        for r in steps.rows
+        if r.number <= steps.last_think and r.state in _BAD and r.kind in (StepKind.ACT, StepKind.FINISH)
+    ]
+    if not bad:
+        return []
+    intents = {row.number: _intent(row, agent) for row in bad}
+    tools = {row.tool for row in bad}
+    newest: dict[str, int] = {}
+    for row in steps.rows:
+        if row.tool in tools and row.number >= bad[0].number and row.kind in (StepKind.ACT, StepKind.FINISH):
+            newest[intents.get(row.number) or _intent(row, agent)] = row.number
+    open_bad = [row for row in bad if newest[intents[row.number]] == row.number]
+    owned = owners(open_bad, items)
+    # An item that was closed after the step has settled what the step left open.
+    return [
+        row
+        for row in open_bad
+        if not (places := owned.get(row.number)) or any(items[place].closed is None for place in places)
+    ][-OLD_SHOWN:]
+
+
+def _intent(row: Row, agent: Agent | None) -> str:
+    return row.tool if row.kind == StepKind.FINISH else row.tool + dump(shown_arguments(row, agent))
+
+
+def _amendments(head: Head) -> list[Notice]:
+    """All of them, whole, for ever: they belong to the goal."""
+    rows = Amendment.objects.filter(run_id=head.id).order_by("pk").values_list("text", "by__username", "at")
+    return [
+        {"notice": "amended", "text": text, "by": by, "at": at.isoformat(timespec="seconds")}
+        | ({"new": True} if head.told_at is None or at >= head.told_at else {})
+        for text, by, at in rows
+    ]
+
+
+def _step(
+    row: Row, detail: Detail, agent: Agent | None, decision: Decided | None, head: Head, steps: Steps
+) -> list[Notice]:
+    about: Notice = {"step": row.number}
+    if row.kind == StepKind.CHECK:
+        about["fact"] = detail.fact
+    elif row.tool:
+        about |= {"tool": row.tool, "with": shown_arguments(row, agent)}
+    reason = {"reason": shorten_text(detail.error, REASON_BYTES)} if detail.error else {}
+    by = _by(decision)
+    if row.kind == StepKind.FINISH and row.state in _BAD:
+        refuted = row.state == StepState.FAILED or (
+            head.verified == Verified.REFUTED
+            and row.number == max(r.number for r in steps.rows if r.kind == StepKind.FINISH)
+        )
+        return [{"notice": "refuted" if refuted else row.state} | about | reason | _result(detail)]
+    if row.kind == StepKind.CHECK and row.state in _BAD:
+        return [{"notice": "check_failed"} | about | reason]
+    if row.state in _BAD:
+        more: Notice = {"tries": detail.tries} if row.state == StepState.FAILED else {}
+        if row.state in (StepState.VOID, StepState.REJECTED):
+            more |= _inside(detail)
+        return [{"notice": row.state} | about | reason | more | by]
+    if row.state == StepState.IN_DOUBT:
+        return [{"notice": "in_doubt"} | about | reason]
+    if row.state in _OPEN:
+        return [{"notice": "under_way"} | about]
+    if detail.first_step is not None:
+        return [{"notice": "replayed"} | about | {"first_step": detail.first_step}]
+    if decision is not None and decision.verdict == Verdict.EDIT:
+        return [{"notice": "edited"} | about | {"asked": shorten(detail.asked, RESULT_BYTES)} | by]
+    if decision is not None and decision.comment:
+        return [{"notice": "commented"} | about | by]
+    return []
+
+
+def _by(decision: Decided | None) -> Notice:
+    if decision is None:
+        return {}
+    said = decision.comment or decision.answer
+    return {"by": decision.by} | ({"comment": shorten_text(said, REASON_BYTES)} if said else {})
+
+
+def _result(detail: Detail) -> Notice:
+    if detail.result is None:
+        return {}
+    return {"result": shorten(detail.result, RESULT_BYTES, bytes_full=detail.result_bytes)}
+
+
+def _inside(detail: Detail) -> Notice:
+    """What a dropped or answered call says in its result: {"changed", "old", "new"} or {"answer"}."""
+    if detail.result_bytes is not None or not isinstance(detail.result, dict):
+        return _result(detail)
+    names = ("changed", "old", "new", "answer")
+    return {name: shorten(detail.result[name], RESULT_BYTES) for name in names if name in detail.result}
+
+
+def _changed_facts(head: Head, since: int) -> list[Notice]:
+    rows = sql.fetch_all(_CHANGED, {"run": head.id, "since": since, "told_at": head.told_at})
+    return [
+        {
+            "notice": "changed",
+            "fact": name,
+            "old": shorten(json.loads(old) if old is not None else None, RESULT_BYTES),
+            "new": shorten(json.loads(new) if new is not None else None, RESULT_BYTES),
+        }
+        | ({"step": step} if step is not None else {"by": "a person"})
+        for name, old, new, step in rows
+    ]
+
+
+def _children(head: Head) -> list[Notice]:
+    rows = sql.fetch_all(_CHILDREN, {"run": head.id, "told_at": head.told_at})
+    return [
+        {
+            "notice": "child_ended",
+            "run": run,
+            "agent": agent,
+            "state": state,
+            "outcome": shorten(json.loads(outcome) if outcome is not None else None, RESULT_BYTES),
+        }
+        | ({"reason": shorten_text(reason, REASON_BYTES)} if reason else {})
+        for run, agent, state, outcome, reason in rows
+    ]
+
+
+def _last_reply(steps: Steps, details: Mapping[int, Detail]) -> list[Notice]:
+    """A reply that asked for nothing: cut off, refused, or text alone."""
+    detail = details.get(steps.last_think)
+    if detail is None:
+        return []
+    if any(row.number > detail.number and row.kind in (StepKind.ACT, StepKind.FINISH) for row in steps.rows):
+        return []
+    result = detail.result if isinstance(detail.result, dict) else {}
+    reason, text = str(result.get("stop_reason", "")), str(result.get("text", ""))
+    said = {"text": shorten_text(text, REASON_BYTES)} if text else {}
+    if reason == "max_tokens":
+        why = "the reply was cut off at its length limit, and nothing of it was done: ask for less at once"
+        return [{"notice": "cut_off", "reply": detail.number, "reason": why}]
+    if reason == "refusal":
+        return [{"notice": "reply_refused", "reply": detail.number} | said]
+    return [
+        {"notice": "text_only", "reply": detail.number, "reason": "the reply called no tool; only tools act"} | said
+    ]
+
+
+_CHANGED = """
+    SELECT f.name, o.value::text, v.value::text, s.number
+    FROM runs_fact f
+    JOIN runs_factversion v ON v.fact_id = f.id
+    JOIN runs_factversion o ON o.fact_id = f.id AND o.version = v.version - 1
+    LEFT JOIN runs_step s ON s.id = v.step_id
+    WHERE f.run_id = %(run)s AND f.version > 1
+      AND ((s.kind = 'check' AND s.number > %(since)s)
+           OR (v.step_id IS NULL AND v.recorded_at >= coalesce(%(told_at)s::timestamptz, '-infinity')))
+    ORDER BY f.name COLLATE "C", v.version
+"""
+
+_CHILDREN = """
+    SELECT c.id, c.agent, c.state, c.outcome::text, c.end_reason FROM runs_run c
+    WHERE c.parent_id = %(run)s AND c.ended_at >= coalesce(%(told_at)s::timestamptz, '-infinity') ORDER BY c.id
+"""

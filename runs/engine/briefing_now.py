@@ -1,0 +1,258 @@
+"""What the briefing says as of now: facts with age and state, the work, the budget, the time."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.conf import settings
+
+from runs import sql
+from runs.engine.briefing_log import Item
+from runs.engine.briefing_text import shorten, size
+from runs.models.budget import DIMENSIONS
+from runs.states import FactState, StepKind, StepState, WorkState
+
+CLOSED_ITEMS_SHOWN = 40
+_LEAST_VALUE_BYTES = 200
+_WORST_FIRST = (
+    FactState.CONTRADICTED,
+    FactState.UNKNOWN,
+    FactState.CHECK_FAILED,
+    FactState.STALE,
+    FactState.AGEING,
+    FactState.FRESH,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The run itself, its last settled think, and the moment as of which everything is told."""
+
+    id: int
+    uid: str
+    agent: str
+    goal: str
+    constraints: list[str]
+    inputs: dict[str, Any]
+    verified: str
+    created_at: datetime
+    deadline_at: datetime | None
+    expires_at: datetime | None
+    last_thought_at: datetime | None
+    at: datetime
+    told_at: datetime | None  # when the last settled think was told what it knew
+
+
+def read_head(run: int, at: datetime | None) -> Head:
+    """Raises: LookupError."""
+    row = sql.fetch_row(_HEAD, {"run": run, "at": at})
+    constraints, inputs = json.loads(row[4]), json.loads(row[5])
+    return Head(
+        id=row[0],
+        uid=str(row[1]),
+        agent=row[2],
+        goal=row[3],
+        constraints=[str(each) for each in constraints],
+        inputs=inputs if isinstance(inputs, dict) else {},
+        verified=row[6],
+        created_at=row[7],
+        deadline_at=row[8],
+        expires_at=row[9],
+        last_thought_at=row[10],
+        at=row[11],
+        told_at=row[12],
+    )
+
+
+def read_items(run: int) -> list[Item]:
+    rows = sql.fetch_all(
+        "SELECT w.ref, w.title, w.state, w.outcome, coalesce(o.number, 0), c.number FROM runs_workitem w"
+        " LEFT JOIN runs_step o ON o.id = w.opened_by_id LEFT JOIN runs_step c ON c.id = w.closed_by_id"
+        " WHERE w.run_id = %s ORDER BY w.id",
+        [run],
+    )
+    return [
+        Item(
+            ref=ref,
+            title=title,
+            state=state,
+            outcome=outcome,
+            opened=opened,
+            # Closed by a person rather than by a step: as of the beginning, so that it may fold.
+            closed=closed if closed is not None else None if state == WorkState.OPEN else opened,
+        )
+        for ref, title, state, outcome, opened, closed in rows
+    ]
+
+
+def write_work(items: Sequence[Item]) -> list[dict[str, Any]]:
+    """All open items, verbatim, and the ones closed last."""
+    ended = sorted((i for i in items if i.state != WorkState.OPEN), key=lambda i: i.closed or 0)
+    recent = {i.ref for i in ended[-CLOSED_ITEMS_SHOWN:]}
+    lines: list[dict[str, Any]] = []
+    for item in items:
+        if item.state == WorkState.OPEN:
+            lines.append({"item": item.ref, "title": item.title, "state": item.state})
+        elif item.ref in recent:
+            lines.append({"item": item.ref, "title": item.title, "state": item.state, "outcome": item.outcome})
+    if len(ended) > len(recent):
+        lines.append({"and": len(ended) - len(recent), "state": "closed or dropped earlier"})
+    return lines
+
+
+def read_facts(run: int, at: datetime, *, share: int) -> list[dict[str, Any]]:
+    """Each fact as it stands at that moment. Values are whole unless all facts together pass the share (bytes)."""
+    rows = sql.fetch_all(_FACTS, {"run": run, "at": at})
+    states = {name: FactState(state) for name, _, _, _, state, *_ in rows}
+    ages = {name: age for name, _, age, *_ in rows}
+    parents = {name: json.loads(of) for name, *_, of in rows}
+    lines: list[dict[str, Any]] = []
+    for name, value, _, max_age_s, _, from_step, source, changed, checked, _ in rows:
+        above = _ancestors(name, parents)
+        line: dict[str, Any] = {
+            "fact": name,
+            "value": json.loads(value) if value is not None else None,
+            "age_s": _whole(max((a for n in above if (a := ages.get(n)) is not None), default=ages[name])),
+            "max_age_s": _plain_number(max_age_s),
+            "state": str(min((states.get(n, FactState.UNKNOWN) for n in above), key=_WORST_FIRST.index)),
+            "from_step": from_step,
+            "source": source,
+        }
+        if changed:
+            line["version"] = changed
+        if checked:
+            line["checks_failed"] = checked
+        if parents[name]:
+            line["derived_from"] = parents[name]
+        lines.append(line)
+    return _fit(lines, share)
+
+
+def read_budget(run: int) -> dict[str, Any]:
+    """What the run may still use: `left` is the least that it or a run above it has left."""
+    rows = sql.fetch_all(_BUDGETS, {"run": run})
+    if not rows:
+        return {}
+    told: dict[str, Any] = {}
+    for place, dimension in enumerate(DIMENSIONS):
+        write = _money if dimension == "usd" else _count
+        left = [
+            limit - spent - reserved
+            for row in rows
+            for limit, spent, reserved in [row[3 * place : 3 * place + 3]]
+            if limit is not None
+        ]
+        limit, spent, reserved = rows[0][3 * place : 3 * place + 3]
+        told[dimension] = {"limit": write(limit), "spent": write(spent), "reserved": write(reserved)}
+        if left:
+            told[dimension]["left"] = write(max(min(left), 0))
+    working_limit_s, working_s = rows[0][15:17]
+    if working_limit_s is not None:
+        told["working_s"] = {"limit": _whole(working_limit_s), "spent": _whole(working_s)}
+    return told
+
+
+def write_now(head: Head) -> dict[str, Any]:
+    """The time in the run's zone, and how long the run was away."""
+    zone = ZoneInfo(settings.RUN_ZONE)
+    away_s = None if head.last_thought_at is None else max((head.at - head.last_thought_at).total_seconds(), 0.0)
+    now: dict[str, Any] = {
+        "time": _time(head.at, zone),
+        "zone": settings.RUN_ZONE,
+        "day": f"{head.at.astimezone(zone):%A}",
+        "away_s": _whole(away_s),
+        "started": _time(head.created_at, zone),
+    }
+    ends = [moment for moment in (head.deadline_at, head.expires_at) if moment is not None]
+    if ends:
+        now["ends_at_latest"] = _time(min(ends), zone)
+    return now
+
+
+def _ancestors(name: str, parents: Mapping[str, Sequence[str]]) -> set[str]:
+    """The fact itself and everything that it is derived from."""
+    found: set[str] = set()
+    frontier = [name]
+    while frontier:
+        if (each := frontier.pop()) not in found:
+            found.add(each)
+            frontier.extend(parents.get(each, ()))
+    return found
+
+
+def _fit(lines: list[dict[str, Any]], share: int) -> list[dict[str, Any]]:
+    """Shorten the largest values, all to one size, until the facts fit; the smallest stay whole. `recall` has the rest."""
+    sizes = sorted(size(line["value"]) for line in lines)
+    frame = sum(size(line) + 1 for line in lines) - sum(sizes)
+    left = share - frame
+    if sum(sizes) <= left:
+        return lines
+    most = _LEAST_VALUE_BYTES
+    for place, each in enumerate(sizes):
+        most = max(left // (len(sizes) - place), _LEAST_VALUE_BYTES)
+        if each > most:
+            break
+        left -= each
+    return [line | {"value": shorten(line["value"], most)} for line in lines]
+
+
+def _whole(seconds: float | Decimal | None) -> int | None:
+    return None if seconds is None else int(seconds)
+
+
+def _plain_number(value: float) -> int | float:
+    return int(value) if value == int(value) else value
+
+
+def _money(amount: Decimal | int | None) -> str | None:
+    """Dollars with at least two decimals, exact."""
+    if amount is None:
+        return None
+    text = f"{Decimal(amount):.10f}".rstrip("0")
+    whole, _, cents = text.partition(".")
+    return f"{whole}.{cents:0<2}"
+
+
+def _count(amount: int | None) -> int | None:
+    return amount
+
+
+def _time(moment: datetime, zone: ZoneInfo) -> str:
+    text = moment.astimezone(zone).isoformat(timespec="seconds")
+    return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") and zone.key == "UTC" else text
+
+
+_HEAD = f"""
+    SELECT r.id, r.uid, r.agent, r.goal, r.constraints::text, r.inputs::text, r.verified, r.created_at, r.deadline_at,
+           r.expires_at, r.last_thought_at, coalesce(%(at)s::timestamptz, lw_now()), coalesce(
+               (SELECT max(a.taken_at) FROM runs_attempt a WHERE a.step_id = t.id), t.began_at, t.created_at)
+    FROM runs_run r LEFT JOIN LATERAL (
+        SELECT s.id, s.began_at, s.created_at FROM runs_step s
+        WHERE s.run_id = r.id AND s.kind = '{StepKind.THINK}' AND s.state = '{StepState.DONE}'
+        ORDER BY s.number DESC LIMIT 1
+    ) t ON true
+    WHERE r.id = %(run)s
+"""
+
+_FACTS = """
+    SELECT f.name, f.value::text, extract(epoch FROM %(at)s::timestamptz - f.verified_at)::float8, f.max_age_s,
+           lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at,
+                         %(at)s::timestamptz),
+           s.number, coalesce(nullif(f.source_tool, ''), CASE WHEN f.source ? 'person' THEN 'person' ELSE 'agent' END),
+           CASE WHEN f.version > 1 THEN f.version END, nullif(f.check_tries, 0), f.derived_from::text
+    FROM runs_fact f LEFT JOIN runs_step s ON s.id = f.source_step_id
+    WHERE f.run_id = %(run)s ORDER BY f.name COLLATE "C"
+"""
+
+_BUDGETS = f"""
+    WITH RECURSIVE line AS (
+        SELECT id, parent_id, working_s, 0 AS up FROM runs_run WHERE id = %(run)s
+        UNION ALL SELECT p.id, p.parent_id, p.working_s, line.up + 1 FROM runs_run p JOIN line ON p.id = line.parent_id
+    )
+    SELECT {", ".join(f"b.{d}_limit, b.{d}_spent, b.{d}_reserved" for d in DIMENSIONS)}, b.working_limit_s, line.working_s
+    FROM line JOIN runs_budget b ON b.run_id = line.id ORDER BY line.up
+"""
