@@ -37,7 +37,7 @@ STEADY_AFTER_S = 30.0
 _LAUNCH = (
     "import ctypes,os,sys\n"
     "ctypes.CDLL(None).prctl(1,int(sys.argv[1]),0,0,0)\n"
-    "if os.getppid()!=int(sys.argv[2]): os._exit(0)\n"
+    "if sys.argv[1]!='0' and os.getppid()!=int(sys.argv[2]): os._exit(0)\n"
     "try: os.execvp(sys.argv[3],sys.argv[3:])\n"
     "except OSError as e: sys.exit(f'{sys.argv[3]}: {e.strerror}')\n"
 )
@@ -99,15 +99,24 @@ def spawn_leader(
     cwd: Path | None = None,
     on_parent_death: int = signal.SIGKILL,
     stdout: int | None = None,
+    stderr: int | None = None,
 ) -> Leader:
     """Start a process as leader of its own session and group; it gets `on_parent_death` when this thread ends.
 
     So call it from a thread that lives as long as the process. The caller buries the leader with `reap_leader` or a
-    `Reaper`. `stdout` is a descriptor to write to; standard input is empty.
+    `Supervisor`. `stdout` and `stderr` are descriptors to write to; standard input is empty. With `on_parent_death` 0 it
+    outlives its parent.
     """
     launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(int(on_parent_death)), str(os.getpid()), *argv]
     process = subprocess.Popen(
-        launch, stdin=subprocess.DEVNULL, stdout=stdout, pass_fds=pass_fds, env=env, cwd=cwd, start_new_session=True
+        launch,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=pass_fds,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
     )
     # Popen would reap it behind our back, from a later Popen() in this process, and the exit would be lost.
     process.returncode = 0
@@ -248,9 +257,11 @@ class Program:
     argv: Sequence[str]
     grace_s: float
     env: Mapping[str, str] | None = None
+    cwd: Path | None = None
     pass_fds: Sequence[int] = ()
     on_parent_death: int = signal.SIGKILL
-    stdout: int | None = None
+    output: int | None = None
+    """Where standard output and error go; None leaves them with this process's own."""
 
 
 @dataclass(kw_only=True)
@@ -337,9 +348,10 @@ class Supervisor:
             del self._children[child.program.name]
 
     def bury_rest(self, *, timeout_s: float) -> bool:
-        """Bury until nothing is left below this process; False when `timeout_s` was not enough."""
+        """Bury until only programs are left below this process; False when `timeout_s` was not enough."""
         until = time.monotonic() + timeout_s
-        while any((stat := read_stat(pid)) and not self.spare(stat) for pid in read_children()):
+        programs = {child.leader.pid for child in self._children.values() if child.leader}
+        while any((stat := read_stat(pid)) and not self.spare(stat) for pid in read_children() if pid not in programs):
             if time.monotonic() > until:
                 return False
             self.step(0.05)
@@ -389,8 +401,10 @@ class Supervisor:
             child.leader = spawn_leader(
                 program.argv,
                 env=program.env,
+                cwd=program.cwd,
                 pass_fds=program.pass_fds,
                 on_parent_death=program.on_parent_death,
-                stdout=program.stdout,
+                stdout=program.output,
+                stderr=program.output,
             )
             log.info("%s runs as pid %d", program.name, child.leader.pid)

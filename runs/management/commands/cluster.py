@@ -25,12 +25,15 @@ class Command(BaseCommand):
         if board_fd is None or lifeline_fd is None:
             # What waits for a lease that is not renewed cannot be quicker than the lease.
             limits = Limits(due=max(3.0, settings.LEASE_S), worker=max(10.0, 3 * settings.LEASE_S))
-            sweep = import_string(getattr(settings, "SWEEP_FUNCTION", SWEEP_FUNCTION))
-            ClusterWatch(workers=workers, sweep=sweep, limits=limits).run()
+            ClusterWatch(workers=workers, sweep=_sweep, limits=limits).run()
             return
         from runs.cluster import run_cluster
 
         raise SystemExit(run_cluster(workers=workers, board_fd=board_fd, lifeline_fd=lifeline_fd))
+
+
+def _sweep() -> None:
+    import_string(getattr(settings, "SWEEP_FUNCTION", SWEEP_FUNCTION))()
 
 
 def _read_count(text: str) -> int:
