@@ -288,6 +288,11 @@ def mark_drained(run: int) -> bool:
     return drained
 
 
+def raise_epoch(run: Run) -> None:
+    """Fence whoever held a locked run: its claim is not valid any more."""
+    (run.epoch,) = sql.fetch_row("UPDATE runs_run SET epoch = epoch + 1 WHERE id = %s RETURNING epoch", [run.pk])
+
+
 def pause(run: Run, *, reason: str, actor: Actor) -> None:
     """Set the flag that claims and takes refuse."""
     if run.state not in RUN_OPEN:

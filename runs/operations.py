@@ -5,16 +5,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 
-from django.contrib.auth.models import AbstractBaseUser
+from django.contrib.auth.models import AbstractBaseUser, Group, User
 from django.db import IntegrityError, transaction
 
 from runs import access, agents, approvals, budgets, course, events, facts, keys, lifecycle, sql, steps, switches
 from runs.access import Action, Role
-from runs.agents import Json, digest, get_agent
+from runs.agents import Json, digest, get_agent, get_agents
 from runs.approvals import Said
 from runs.errors import AlreadyDecided, Conflict, KeyReused, Malformed, NoLimit, NotFound, SwitchedOff
 from runs.journal import Actor, append, person
-from runs.models import Approval, Event, Fact, Key, Run, StartRequest, Step, Switch
+from runs.models import AgentGrant, Approval, Event, Fact, Key, Run, StartRequest, Step, Switch
 from runs.states import (
     ApprovalKind,
     ApprovalState,
@@ -48,9 +48,9 @@ class Start:
 def start_run(start: Start, *, by: AbstractBaseUser, idempotency_key: str = "") -> tuple[Run, bool]:
     """Start a run; (run, whether it is new). The same key and body of one caller give the same run.
 
-    Raises: UnknownAgent, Forbidden, Malformed, NoLimit, SwitchedOff, KeyReused.
+    Raises: NotFound (a stranger), UnknownAgent, Forbidden, Malformed, NoLimit, SwitchedOff, KeyReused.
     """
-    agent = get_agent(start.agent)
+    agent = access.get_agent(by, start.agent)
     access.require(by, Action.START, agent.name)
     body = digest(start.__dict__)
     if idempotency_key and (known := _known_start(by, idempotency_key, body)):
@@ -114,6 +114,10 @@ def set_budget(
     Raises: NotFound, Forbidden, LimitTooLow, Conflict (a stale form).
     """
     _require_on_run(by, Action.BUDGET, run)
+    if not reason.strip():
+        raise Malformed("Changing a limit needs a reason.")
+    for name, wanted in limits.items():
+        _check_amount(name, wanted)
     with transaction.atomic(durable=True):
         locked = lifecycle.lock(run)
         budgets.set_limits(run, limits, actor=person(by), why=reason, version=version)
@@ -160,7 +164,8 @@ def decide(approval: int, said: Said, *, by: AbstractBaseUser) -> Approval:
 
 
 def engage_switch(scope: str, *, reason: str, by: AbstractBaseUser) -> Switch:
-    """Hold everything in a scope at once. Raises: Forbidden, Malformed."""
+    """Hold everything in a scope at once. Raises: Forbidden, Malformed, NotFound and UnknownAgent (nothing to hold)."""
+    scope = _require_something_to_hold(scope, by)
     access.require(by, Action.SWITCH, _agent_of_scope(scope))
     with transaction.atomic(durable=True):
         return switches.engage(scope, reason=reason, by=by)
@@ -177,6 +182,10 @@ def release_switch(switch: int, *, reason: str, by: AbstractBaseUser) -> Switch:
     for run in Run.objects.filter(held_since__isnull=False, ended_at__isnull=True).values_list("pk", flat=True):
         with transaction.atomic(durable=True):
             lifecycle.unhold(lifecycle.lock(run))
+    held_on = f"switch.{released.scope}"
+    for run in course.wake_waiting(WaitingFor.CAPACITY, held_on):
+        with transaction.atomic(durable=True):
+            course.wake_run(lifecycle.lock(run), WaitingFor.CAPACITY, held_on, why="the switch was released")
     return released
 
 
@@ -184,6 +193,33 @@ def create_token(name: str, role: Role, *, by: Actor) -> str:
     """Make an API token; it is returned once."""
     with transaction.atomic(durable=True):
         return access.create_token(name, role, actor=by)
+
+
+def revoke_token(token: int, *, by: AbstractBaseUser) -> None:
+    """End an API token for good. Raises: Forbidden, WrongState."""
+    access.require(by, Action.ACCESS)
+    with transaction.atomic(durable=True):
+        access.revoke_token(token, actor=person(by))
+
+
+def set_grant(group: Group, agent: str, *, by: AbstractBaseUser, replaces: AgentGrant | None = None) -> AgentGrant:
+    """Let a group see an agent. Raises: Forbidden."""
+    access.require(by, Action.ACCESS)
+    with transaction.atomic(durable=True):
+        return access.set_grant(group, agent, actor=person(by), replaces=replaces)
+
+
+def end_grant(grant: AgentGrant, *, by: AbstractBaseUser) -> None:
+    """Raises: Forbidden."""
+    access.require(by, Action.ACCESS)
+    with transaction.atomic(durable=True):
+        access.end_grant(grant, actor=person(by))
+
+
+def spend_sign_in_token(token: str) -> User | None:
+    """Sign in by a link, which works once; None when it does not."""
+    with transaction.atomic(durable=True):
+        return access.spend_sign_in_token(token)
 
 
 def recheck_fact(fact: int, *, by: AbstractBaseUser) -> Step:
@@ -251,6 +287,9 @@ def create_child(
 def _create(start: Start, agent: agents.Agent, *, actor: Actor, parent: Run | None = None) -> Run:
     if not start.goal.strip():
         raise Malformed("A run needs a goal.")
+    for name, wanted in (("tokens", start.tokens), ("steps", start.steps), ("working_s", start.working_s)):
+        _check_amount(name, wanted)
+    _check_amount("max_age_s", start.max_age_s)
     if switch := switches.for_agent(agent.name):
         raise SwitchedOff(*switch)
     own = agent.budget
@@ -365,8 +404,9 @@ def _decide_budget(run: Run, step: Step | None, card: Approval, said: Said, by: 
     for name in ("usd", "tokens", "calls", "effects", "steps"):
         if name in grant:
             old = getattr(budget, f"{name}_limit")
-            more = Decimal(_money(grant[name]) or "0")
-            limits[name] = None if old is None else old + (more if name == "usd" else int(more))
+            more = Decimal(_money(str(grant[name])) or "0") if name == "usd" else _whole(name, grant[name])
+            limits[name] = None if old is None else old + more
+            _check_amount(name, limits[name])
     if not limits:
         raise Malformed('A grant says how much: {"usd": "1.00"}.')
     budgets.set_limits(run.pk, limits, actor=person(by), why=said.comment or f"granted on approval {card.pk}")
@@ -475,6 +515,20 @@ def _agent_of_scope(scope: str) -> str | None:
     return None
 
 
+def _require_something_to_hold(scope: str, by: AbstractBaseUser) -> str:
+    """Return the scope as it is compared. One that is misspelt would hold nothing, and look as if it did."""
+    kind, _, name = scope.partition(":")
+    if kind == "agent" and not Run.objects.filter(agent=name).exists():
+        access.get_agent(by, name)
+    elif kind == "run" and name.isascii() and name.isdecimal():
+        return f"run:{access.get_run(by, int(name)).pk}"
+    elif kind == "tool":
+        tools = {tool.name for agent in get_agents().values() for tool in agent.tools}
+        if name not in tools and not Step.objects.filter(tool=name).exists():
+            raise Malformed(f"There is no tool {name!r}.", remedy=f"Known: {', '.join(sorted(tools)) or 'none'}.")
+    return scope
+
+
 def _known_start(by: AbstractBaseUser, key: str, body: str) -> Run | None:
     known = StartRequest.objects.filter(user_id=by.pk, key=key).select_related("run").first()
     if known is None:
@@ -498,6 +552,36 @@ def _money(text: str | None) -> str | None:
         value = Decimal(str(text))
     except InvalidOperation:
         raise Malformed(f"{text!r} is no amount.", remedy='Write it as "2.00".') from None
-    if not value.is_finite() or value < 0:
-        raise Malformed(f"{text!r} is no amount.", remedy='Write it as "2.00".')
+    _check_amount("usd", value)
     return str(value)
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        amount = int(text)
+    except ValueError:
+        raise Malformed(f"{text!r} is no possible {name}.", remedy="Write a whole number.") from None
+    _check_amount(name, amount)
+    return amount
+
+
+_BIGGEST = 2**63 - 1  # of a bigint column
+_LONGEST_S = 10 * 366 * 86_400.0
+
+
+def _check_amount(name: str, amount: Decimal | int | float | None) -> None:
+    """Raises: Malformed, for what is no limit or does not fit its column."""
+    if amount is None:
+        return
+    match name:
+        case "usd":
+            value = Decimal(amount)
+            fits = value.is_finite() and 0 <= value < 10**10 and value == round(value, 10)
+        case "working_s" | "max_age_s":
+            fits = 0 < amount <= _LONGEST_S  # NaN compares false
+        case _:
+            fits = 0 <= amount <= _BIGGEST and amount == int(amount)
+    if not fits:
+        raise Malformed(
+            f"{amount} is no possible {name}.", remedy='Write money as "2.00", counts and seconds as numbers.'
+        )

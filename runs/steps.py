@@ -169,6 +169,12 @@ def set_gate(step: Step, reason: str | None) -> None:
     append("step.gated" if reason else "step.passed_gate", run=step.run_id, step=step.pk, why=reason or "")
 
 
+def reset_gate(step: Step) -> None:
+    """The call is not the one that the gate judged: it is asked anew."""
+    sql.execute("UPDATE runs_step SET gated = NULL, gate_reason = '' WHERE id = %s", [step.pk])
+    step.gated, step.gate_reason = None, ""
+
+
 def count_round(step: Step) -> int:
     step.rounds = sql.fetch_row("UPDATE runs_step SET rounds = rounds + 1 WHERE id = %s RETURNING rounds", [step.pk])[0]
     return step.rounds
@@ -177,6 +183,13 @@ def count_round(step: Step) -> int:
 def grant_tries(step: Step, more: int) -> None:
     """A person lets a step be tried again."""
     sql.execute("UPDATE runs_step SET tries_granted = tries + %s WHERE id = %s", [more, step.pk])
+
+
+def count_failures(step: Step) -> int:
+    """How many tries of a step failed: not those that never began, and not those whose worker was lost."""
+    return Attempt.objects.filter(
+        step=step, outcome__in=[AttemptOutcome.FAILED, AttemptOutcome.UNKNOWN, AttemptOutcome.DEAD]
+    ).count()
 
 
 def settle_doubt(key: int, outcome: AttemptOutcome, *, why: str) -> None:

@@ -306,8 +306,7 @@ def resolve_pointer(value: Json, pointer: str) -> Json:
 def reading_began(step: Step) -> datetime:
     """When the try that gave a step its result began, by the database's clock."""
     attempt = Attempt.objects.filter(step=step).order_by("-number").first()
-    moment = attempt.taken_at if attempt is not None else step.created_at
-    return moment
+    return step.created_at if attempt is None else attempt.taken_at
 
 
 def _moment(text: str) -> datetime:

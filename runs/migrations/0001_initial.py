@@ -1206,6 +1206,12 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="run",
+            index=models.Index(
+                condition=models.Q(("held_since__isnull", False)), fields=["held_since"], name="run_held"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="run",
             index=models.Index(fields=["agent", "-id"], name="run_by_agent"),
         ),
         migrations.AddIndex(
@@ -1415,7 +1421,9 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="key",
             index=models.Index(
-                condition=models.Q(("state__in", frozenset(["in_doubt", "taken"]))), fields=["run"], name="key_open"
+                condition=models.Q(("state__in", frozenset(["in_doubt", "taken"]))),
+                fields=["run", "state"],
+                name="key_open",
             ),
         ),
         migrations.AddConstraint(

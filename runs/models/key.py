@@ -45,7 +45,7 @@ class Key(models.Model):
             ),
         ]
         indexes = [
-            models.Index(name="key_open", fields=["run"], condition=Q(state__in=KEY_OPEN)),
+            models.Index(name="key_open", fields=["run", "state"], condition=Q(state__in=KEY_OPEN)),
         ]
 
     @property

@@ -1,0 +1,364 @@
+"""An act step: resolve, gate, freshen, take; then perform and settle. Each phase in architecture order; see README."""
+
+import uuid
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.db import transaction
+
+from runs import approvals, budgets, clock, facts, keys, lifecycle, locks, sql, steps, switches
+from runs.agents import Agent, BadArguments, Effect, Tool, get_agent
+from runs.engine import builtin, doubt, failpoints, freshen
+from runs.engine.hand import Hand, later
+from runs.engine.settle import settle_call
+from runs.engine.toolwire import Function, Perform
+from runs.engine.waits import wait_for_budget, wait_for_contract, wait_for_lock, wait_for_switch
+from runs.errors import LongwatchError, OverBudget
+from runs.facts import Judged
+from runs.models import Approval, Key, Run, Step
+from runs.states import (
+    KEY_OPEN,
+    ApprovalKind,
+    ApprovalState,
+    AttemptOutcome,
+    KeyState,
+    StepState,
+    Verdict,
+    WaitingFor,
+)
+
+# The verdicts that a call allows until the ones that need the agent again are built.
+_VERDICTS = (Verdict.APPROVE, Verdict.EDIT, Verdict.REJECT, Verdict.RESPOND)
+# Shorter than this, what was judged would run out before the tool process could look.
+_LEAST_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """A try that was taken: what the tool process is asked to do."""
+
+    attempt: int
+    tool: Tool
+    perform: Perform
+
+
+def advance_act(hand: Hand, step_id: int) -> None:
+    """Work on a planned act step as far as it goes now."""
+    taken = _take(hand, step_id)
+    if taken is None:
+        return
+    failpoints.reach("taken")
+    outcome = hand.tools.perform(
+        taken.perform,
+        tick=lambda: hand.tick(taken.attempt),
+        progress=lambda progress: steps.note_progress(taken.attempt, progress),
+    )
+    failpoints.reach("returned")
+    settle_call(hand.claim, taken.attempt, taken.tool, outcome)
+    failpoints.reach("settled")
+
+
+def _take(hand: Hand, step_id: int) -> Taken | None:
+    """One transaction, lock then judge: everything that allows the call, and the call taken. None: not now."""
+    performer = hand.tools.ready()
+    before = clock.boottime()
+    with transaction.atomic(durable=True):
+        switches.lock_shared()
+        run = lifecycle.lock_held(hand.claim)
+        step = steps.lock(step_id)
+        if step.state != StepState.PLANNED or run.paused_at is not None:
+            return None
+        agent = get_agent(run.agent)
+        if step.tool in builtin.BUILTINS:
+            _execute_builtin(hand, run, step, agent)
+            return None
+        tool = agent.tool(step.tool)
+        if tool is None:
+            wait_for_contract(step, agent.name)
+            return None
+        key = keys.open_key_of(step)
+        if key is None:
+            if not _fits_contract(run, step, tool) or not _is_new_intent(run, step, tool):
+                return None
+        elif doubt.resolve(run, step, tool, key) is None:
+            return None
+        judged = _rests_on(run, step, tool)
+        if judged is None:
+            return None
+        approval = _gate(run, step, tool, key, judged)
+        if isinstance(approval, _NotNow):
+            return None
+        return _take_now(hand, run, step, tool, judged, approval, performer=performer, before=before)
+
+
+def _execute_builtin(hand: Hand, run: Run, step: Step, agent: Agent) -> None:
+    """A built-in runs inside this transaction: counted, done and settled in one."""
+    first = step.tries == 0
+    if first:
+        attempt = steps.open_attempt(
+            step,
+            epoch=run.epoch,
+            holder=hand.worker,
+            performer=hand.worker,
+            lease_s=settings.LEASE_S,
+            begin_within_s=settings.LEASE_S,
+            timeout_s=settings.LEASE_S,
+        )
+        try:
+            with transaction.atomic():
+                budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk)
+        except OverBudget as short:
+            steps.close_attempt(steps.lock_attempt(attempt.pk), AttemptOutcome.REFUSED, error=str(short))
+            wait_for_budget(run, step, short)
+            return
+        budgets.settle(attempt.pk, budgets.Amounts(steps=1))
+        steps.close_attempt(steps.lock_attempt(attempt.pk), AttemptOutcome.DONE)
+    try:
+        with transaction.atomic():
+            outcome = builtin.execute(run, step, agent)
+    except LongwatchError as refusal:
+        steps.close(step, StepState.REFUSED, error=str(refusal))
+        return
+    if isinstance(outcome, builtin.Wait):
+        steps.wait(
+            step,
+            outcome.waiting_for,
+            note=outcome.note,
+            on=outcome.on,
+            wake_at=outcome.until,
+            and_then=outcome.and_then,
+        )
+    else:
+        steps.close(step, StepState.DONE, result=outcome)
+
+
+def _fits_contract(run: Run, step: Step, tool: Tool) -> bool:
+    """Whether the step was planned for this very tool; a changed one is asked again, with its cards void."""
+    if step.contract == tool.contract:
+        return True
+    try:
+        arguments = tool.normalise(step.asked)
+    except BadArguments as wrong:
+        approvals.void_all(run.pk, step=step.pk, why="the tool changed")
+        steps.close(step, StepState.REFUSED, error=f"the tool changed since this was asked: {wrong}")
+        return False
+    approvals.void_all(run.pk, step=step.pk, why="the tool changed")
+    steps.set_arguments(step, arguments, tool.contract)
+    steps.reset_gate(step)
+    return True
+
+
+def _is_new_intent(run: Run, step: Step, tool: Tool) -> bool:
+    """Whether no earlier call of this run had the same intent, or that one certainly failed, or `again` says why."""
+    if not tool.acts:
+        return True
+    same = keys.find(run, tool, step.asked)
+    if same is None or same.key.state == KeyState.FAILED:
+        return True
+    first = same.key.step
+    if same.key.state in KEY_OPEN:
+        if same.key.step_id == step.pk:
+            return True
+        steps.wait(
+            step,
+            WaitingFor.LOCK,
+            note=f"the same call is still open in step {first.number}",
+            on=doubt.looked_up(same.key),
+            wake_at=later(30),
+            and_then="it is looked at again",
+        )
+        return False
+    if step.again:
+        return True
+    if same.other_values:
+        steps.close(
+            step,
+            StepState.REFUSED,
+            error=f"step {first.number} did this with other values of {', '.join(same.other_values)}."
+            " For a deliberate second time say `again` with the reason.",
+        )
+        return False
+    keys.count_replay(same.key)
+    steps.close(
+        step,
+        StepState.DONE,
+        result=same.key.result,
+        artifact=same.key.artifact_id,
+        replay_of=first.pk,
+        why=f"done already in step {first.number}; this is its result",
+    )
+    return False
+
+
+def _rests_on(run: Run, step: Step, tool: Tool) -> dict[str, Judged] | None:
+    """The facts that the call rests on, each fresh; else they are checked first, and None."""
+    names = sorted({*step.rests_on, *tool.bound_rests_on(step.arguments)})
+    judged = facts.judge(run.pk, names, lock_rows=True)
+    if missing := [name for name in names if name not in judged]:
+        steps.close(
+            step,
+            StepState.REFUSED,
+            error=f"read it first: no fact {', '.join(missing)} is recorded. Read it, record it, then ask again.",
+        )
+        return None
+    if stale := [f for f in judged.values() if not f.usable or f.fresh_for_s < _LEAST_S]:
+        freshen.freshen(run, step, stale)
+        return None
+    return judged
+
+
+class _NotNow:
+    """The gate is shut for now."""
+
+
+def _gate(run: Run, step: Step, tool: Tool, key: Key | None, judged: dict[str, Judged]) -> Approval | _NotNow | None:
+    """The approval that allows the call, or None where none is needed. Asked once, stored, never recomputed."""
+    if step.gated is None:
+        steps.set_gate(step, _gate_reason(run, step, tool))
+    if not step.gated:
+        return None
+    approval = approvals.in_effect(step)
+    if approval is not None:
+        if changed := _what_changed(run, step, tool, approval, judged):
+            if key is not None and steps.judge_past(key=key.pk).may_have_acted:
+                # The call may have happened on the old approval: that is settled first.
+                doubt.put_in_doubt(run, step, key)
+                return _NotNow()
+            doubt.give_back_approval(step)
+            approval.refresh_from_db()
+            approvals.void(approval, why=changed)
+        elif approval.state == ApprovalState.APPROVED or key is not None:
+            return approval
+        else:
+            approvals.give_back(approval)
+            return approval
+    _ask(run, step, tool, judged)
+    return _NotNow()
+
+
+def _gate_reason(run: Run, step: Step, tool: Tool) -> str | None:
+    in_doubt = (
+        Key.objects.filter(run=run, tool=tool.name, state=KeyState.IN_DOUBT).select_related("step").exclude(step=step)
+    ).first()
+    if in_doubt is not None:
+        return f"step {in_doubt.step.number} of this tool is in doubt"
+    if step.again and tool.acts:
+        return f"it is a deliberate second time: {step.again}"
+    return tool.gate(step.arguments)
+
+
+def _what_changed(run: Run, step: Step, tool: Tool, approval: Approval, judged: dict[str, Judged]) -> str:
+    """Why an approval does not allow this call any more; empty when it does."""
+    if approval.contract != tool.contract:
+        return "the tool changed"
+    if approval.digest != approvals.bind(run=run, step=step, contract=tool.contract, arguments=step.arguments):
+        return "the arguments changed"
+    for shown in approval.facts:
+        now = judged.get(shown["name"])
+        if now is None or now.digest != shown["digest"]:
+            return f"{shown['name']} changed"
+    if set(judged) - {shown["name"] for shown in approval.facts}:
+        return "it rests on other facts now"
+    return ""
+
+
+def _ask(run: Run, step: Step, tool: Tool, judged: dict[str, Judged]) -> None:
+    pending = Approval.objects.filter(step=step, kind=ApprovalKind.APPROVAL, state=ApprovalState.PENDING).exists()
+    if not pending:
+        card = approvals.ask(
+            run,
+            ApprovalKind.APPROVAL,
+            title=_title(step, tool),
+            why=step.gate_reason,
+            step=step,
+            because=step.because,
+            contract=tool.contract,
+            arguments=dict(step.arguments),
+            facts=facts.shown(judged.values()),
+            valid_for_s=tool.valid_for,
+            on_expiry=tool.on_expiry,
+            verdicts=_VERDICTS,
+        )
+        facts.note_use(judged.values(), approval=card.pk)
+    steps.wait(step, WaitingFor.APPROVAL, note=f"needs an approval: {step.gate_reason}", on="an approver")
+
+
+def _title(step: Step, tool: Tool) -> str:
+    named = tool.identity_of(step.arguments)
+    return f"{tool.name} " + ", ".join(f"{name} {value}" for name, value in named.items())
+
+
+def _take_now(
+    hand: Hand,
+    run: Run,
+    step: Step,
+    tool: Tool,
+    judged: dict[str, Judged],
+    approval: Approval | None,
+    *,
+    performer: uuid.UUID,
+    before: float,
+) -> Taken | None:
+    if switch := switches.in_scope(run.pk, tool.name):
+        wait_for_switch(step, *switch)
+        return None
+    begin_within = _begin_within(run, approval, judged)
+    if begin_within < _LEAST_S:
+        steps.wait(step, WaitingFor.RETRY, note="what allows it is about to run out", wake_at=later(0.1))
+        return None
+    amounts = budgets.Amounts(steps=1, effects=int(tool.acts))
+    try:
+        with transaction.atomic():
+            budgets.check_working(run)
+            if approval is not None and approval.state == ApprovalState.APPROVED:
+                approvals.consume(approval)
+            key = keys.take(run, step, tool, approval=approval.pk if approval else None) if tool.acts else None
+            if key is not None:
+                locks.take(tool.bound_locks(step.arguments), key=key.pk, run=run.pk)
+            attempt = steps.open_attempt(
+                step,
+                epoch=run.epoch,
+                holder=hand.worker,
+                performer=performer,
+                lease_s=settings.LEASE_S,
+                begin_within_s=begin_within,
+                timeout_s=tool.timeout,
+                visible_within_s=tool.visible_within,
+                key=key.pk if key else None,
+                approval=approval.pk if approval else None,
+            )
+            facts.note_use(judged.values(), attempt=attempt.pk)
+            budgets.reserve(run.pk, amounts, attempt=attempt.pk)
+    except locks.Blocked as blocked:
+        step.refresh_from_db()
+        wait_for_lock(step, blocked)
+        return None
+    except OverBudget as short:
+        step.refresh_from_db()
+        wait_for_budget(run, step, short)
+        return None
+    perform = Perform(
+        attempt=attempt.pk,
+        agent=run.agent,
+        function=Function.CALL,
+        tool=tool.name,
+        arguments=dict(step.arguments),
+        key=key.header if key else "",
+        run=run.pk,
+        step=step.number,
+        begin_by=before + begin_within,
+        timeout_s=tool.timeout,
+        look=tool.effect is not Effect.READ,
+    )
+    return Taken(attempt=attempt.pk, tool=tool, perform=perform)
+
+
+def _begin_within(run: Run, approval: Approval | None, judged: dict[str, Judged]) -> float:
+    """Seconds for which everything that was judged holds: the effect begins before that, or not at all."""
+    (left,) = sql.fetch_row(
+        "SELECT extract(epoch FROM least(r.deadline_at, r.expires_at, a.expires_at) - lw_clock())"
+        " FROM runs_run r LEFT JOIN runs_approval a ON a.id = %s WHERE r.id = %s",
+        [approval.pk if approval else None, run.pk],
+    )
+    ends = [settings.LEASE_S, *(f.fresh_for_s for f in judged.values())]
+    return float(min([*ends, float(left)] if left is not None else ends))

@@ -1,0 +1,128 @@
+"""The slice: one claimed run is advanced until it must wait, has used its share of time, or is not held any more."""
+
+import logging
+from enum import Enum, auto
+
+from django.db import transaction
+
+from runs import course, lifecycle, operations, sql, steps, switches
+from runs.agents import get_agent
+from runs.engine import act, check, decide, finish, think
+from runs.engine.hand import Hand
+from runs.engine.waits import wait_for_contract
+from runs.errors import Lost, UnknownAgent
+from runs.models import Run, Step
+from runs.states import RUN_FINAL, RunState, StepKind, StepState
+
+log = logging.getLogger(__name__)
+
+
+class Next(Enum):
+    PARKED = auto()  # it waits, thinks, is held, or has ended: let go
+    OVERDUE = auto()  # its max age or deadline has passed
+
+
+def advance(hand: Hand) -> None:
+    """Advance a claimed run. A run that someone else holds by now is let go without a change."""
+    try:
+        while True:
+            step = _choose(hand)
+            if step is Next.OVERDUE:
+                expire(hand.claim.run)
+                return
+            if isinstance(step, Next):
+                return
+            _work(hand, step)
+            if hand.used_up:
+                _let_others(hand)
+                return
+    except Lost as lost:
+        log.info("%s", lost.message)
+
+
+def _choose(hand: Hand) -> Step | Next:
+    """Guard, then choose what to do now; or park the run, in the transaction that read that nothing can be done."""
+    with transaction.atomic(durable=True):
+        switches.lock_shared()
+        run = lifecycle.lock_held(hand.claim)
+        if overdue(run):
+            return Next.OVERDUE
+        if run.paused_at is not None:
+            _hold(run, f"paused: {run.pause_reason}")
+            return Next.PARKED
+        if switch := switches.in_scope(run.pk):
+            _hold(run, f"switch {switch[0]}: {switch[1]}")
+            return Next.PARKED
+        course.expire_cards(run)
+        course.wake_due(run)
+        open_steps = steps.open_steps(run.pk)
+        try:
+            agent = get_agent(run.agent)
+        except UnknownAgent:
+            _wait_for_agent(run, open_steps)
+            course.rest(run, holding=True)
+            return Next.PARKED
+        if not open_steps:
+            opened = think.open_step(run)
+            return opened if agent.decide is not None else Next.PARKED
+        ready = course.workable(open_steps)
+        if not ready:
+            course.rest(run, holding=True)
+            return Next.PARKED
+        step = ready[0]
+        if step.kind == StepKind.THINK and agent.decide is None:
+            # It waited for a budget, a provider or its next try: the gateway has it again.
+            lifecycle.move(run, RunState.THINKING)
+            return Next.PARKED
+        return step
+
+
+def _work(hand: Hand, step: Step) -> None:
+    match step.kind:
+        case StepKind.ACT:
+            act.advance_act(hand, step.pk)
+        case StepKind.CHECK | StepKind.RECONCILE:
+            check.advance_check(hand, step.pk)
+        case StepKind.FINISH:
+            finish.advance_finish(hand, step.pk)
+        case _:
+            decide.advance_decide(hand, step.pk)
+
+
+def _let_others(hand: Hand) -> None:
+    """The slice has had its share: queue the run again behind what is due."""
+    with transaction.atomic(durable=True):
+        run = lifecycle.lock_held(hand.claim)
+        lifecycle.move(run, RunState.QUEUED)
+
+
+def _hold(run: Run, why: str) -> None:
+    """Put a held run where it belongs and let it lie until its next expiry."""
+    course.rest(run, holding=True)
+    lifecycle.hold(run.pk, why)
+
+
+def _wait_for_agent(run: Run, open_steps: list[Step]) -> None:
+    planned = [s for s in open_steps if s.state == StepState.PLANNED]
+    for step in planned or ([] if open_steps else [steps.plan(run, steps.Asked(kind=StepKind.THINK))]):
+        wait_for_contract(steps.lock(step.pk), run.agent)
+
+
+def overdue(run: Run) -> bool:
+    (passed,) = sql.fetch_row(
+        "SELECT coalesce(least(expires_at, deadline_at) <= lw_clock(), false) FROM runs_run WHERE id = %s", [run.pk]
+    )
+    return bool(passed)
+
+
+def expire(run: int) -> bool:
+    """End a run whose max age or deadline has passed, with its tree. False: it has ended, or time is left."""
+    with transaction.atomic(durable=True):
+        tree = lifecycle.lock_with_descendants(run)
+        last = tree[-1]
+        if last.state in RUN_FINAL or not overdue(last):
+            return False
+        course.end(tree, RunState.EXPIRED, reason="its max age or deadline passed")
+    for ended in tree:
+        operations.wake_waiters_of_ended(ended.pk)
+    return True

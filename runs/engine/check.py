@@ -1,0 +1,136 @@
+"""A check step reads a fact's source again; a look-up step asks the receiver whether an effect happened."""
+
+from collections.abc import Sequence
+
+from django.db import transaction
+
+from runs import course, facts, keys, operations, steps
+from runs.agents import Agent, Json, digest
+from runs.engine import builtin, doubt, freshen, harmless
+from runs.engine.builtin import NotNow
+from runs.engine.hand import Hand, backoff, later
+from runs.engine.harmless import Order, Settling
+from runs.engine.settle import close_if_nothing_happened, finish_late, keep
+from runs.engine.toolhost import Outcome
+from runs.engine.toolwire import Function, Report, Said
+from runs.models import Fact, Run, Step
+from runs.states import CheckOutcome, StepKind, StepState, WaitingFor
+
+_TRIES = 3
+
+
+def advance_check(hand: Hand, step_id: int) -> None:
+    """Work on a planned check or look-up step: take, perform, settle."""
+    performed = harmless.perform(hand, step_id, _order)
+    if performed is None:
+        return
+    attempt, outcome = performed
+    freed: Sequence[str] = []
+    with transaction.atomic(durable=True):
+        settling = harmless.close(hand.claim, attempt, outcome)
+        if settling is None:
+            return
+        if settling.counts and settling.step.kind == StepKind.RECONCILE:
+            freed = _settle_look_up(settling.run, settling.step, outcome)
+        elif settling.counts:
+            _settle_check(settling, outcome)
+        finish_late(settling.run, late=settling.late)
+    operations.wake_lock_waiters(freed)
+
+
+def _order(run: Run, step: Step, agent: Agent) -> Order | None:
+    tool = agent.tool(step.tool) or agent.checker_named(step.tool)
+    if tool is None:
+        steps.close(step, StepState.FAILED, error=f"{step.tool} is not part of {agent.name} any more")
+        if step.fact is not None:
+            course.wake_run(run, WaitingFor.FACT, step.fact.name, why="it cannot be checked")
+        return None
+    return Order(
+        function=Function.RECONCILE if step.kind == StepKind.RECONCILE else Function.CALL,
+        tool=tool.name,
+        arguments=dict(step.arguments),
+        key=step.subject.header if step.subject else "",
+        timeout_s=tool.timeout,
+    )
+
+
+def _settle_check(settling: Settling, outcome: Outcome) -> None:
+    run, step, attempt = settling.run, settling.step, settling.attempt
+    assert step.fact_id is not None
+    facts.lock([step.fact_id])
+    fact = Fact.objects.get(pk=step.fact_id)
+    report = harmless.result_of(outcome)
+    if report is None:
+        _check_failed(run, step, fact, CheckOutcome.UNREACHABLE, harmless.told(outcome))
+        return
+    try:
+        value = builtin.resolve_pointer(report.result, str(fact.source.get("pointer") or ""))
+    except NotNow as wrong:
+        _check_failed(run, step, fact, CheckOutcome.MALFORMED, str(wrong))
+        return
+    if fact.observed_at is not None and attempt.taken_at < fact.observed_at:
+        # A newer reading was recorded while this one was under way: it says nothing about that one.
+        steps.close(step, StepState.DONE, result={"fact": fact.name, "outcome": "overtaken"})
+    elif digest(value) == digest(fact.value):
+        facts.check_same(fact, began_at=attempt.taken_at, step=step.pk)
+        steps.close(step, StepState.DONE, result={"fact": fact.name, "outcome": CheckOutcome.SAME})
+    else:
+        old = fact.value
+        facts.check_changed(fact, value, began_at=attempt.taken_at, step=step.pk)
+        result: Json = {"fact": fact.name, "outcome": CheckOutcome.CHANGED, "old": old, "new": value}
+        steps.close(step, StepState.DONE, result=result)
+        course.void_dependents(run, names_resting_on(run, fact.name), old=old, new=value)
+    course.wake_run(run, WaitingFor.FACT, fact.name, why=f"{fact.name} was checked")
+
+
+def names_resting_on(run: Run, name: str) -> list[str]:
+    """A fact, and every one that is derived from it."""
+    names, grew = {name}, True
+    derived = list(Fact.objects.filter(run=run).exclude(derived_from=[]).values_list("name", "derived_from"))
+    while grew:
+        more = {child for child, parents in derived if names & set(parents)} - names
+        names |= more
+        grew = bool(more)
+    return sorted(names)
+
+
+def _check_failed(run: Run, step: Step, fact: Fact, outcome: CheckOutcome, error: str) -> None:
+    """Value and dates stay as they are. Tried again, then a person is asked."""
+    tries = facts.check_failed(fact, outcome, error, step=step.pk)
+    if steps.count_failures(step) < _TRIES:
+        steps.wait(
+            step,
+            WaitingFor.FACT,
+            note=f"{fact.name} could not be checked (try {tries}): {error}",
+            on=f"check.{fact.pk}",
+            wake_at=later(backoff(1.0, step.tries)),
+            and_then="it is checked again",
+        )
+        return
+    steps.close(step, StepState.FAILED, error=error)
+    for waiting in steps.open_steps(run.pk):
+        if waiting.kind == StepKind.ACT and waiting.waiting_for == WaitingFor.FACT and waiting.waiting_on == fact.name:
+            locked = steps.lock(waiting.pk)
+            steps.wake(locked, why="its fact could not be checked")
+            freshen.ask_about(run, locked, fact, f"{fact.name} could not be checked: {error}")
+
+
+def _settle_look_up(run: Run, step: Step, outcome: Outcome) -> Sequence[str]:
+    assert step.subject_id is not None
+    waiting = steps.lock(Step.objects.values_list("pk", flat=True).get(keys=step.subject_id))
+    key = keys.lock(step.subject_id)
+    report = harmless.result_of(outcome)
+    result = report.result if report else None
+    if not isinstance(result, dict) or "found" not in result:
+        error = harmless.told(outcome) if report is None else "the look-up answered nothing that can be read"
+        if steps.count_failures(step) < _TRIES:
+            pause = later(backoff(1.0, step.tries))
+            steps.wait(step, WaitingFor.RETRY, note=f"the look-up failed: {error}", wake_at=pause)
+            return []
+        steps.close(step, StepState.FAILED, error=error)
+        return doubt.settle_found(run, waiting, key, "unsure", None, {"look_up_failed": error})
+    found, value, evidence = str(result["found"]), result.get("result"), result.get("evidence")
+    kept, _ = keep(Report(said=Said.DONE, result=value))
+    steps.close(step, StepState.DONE, result={"found": found, "result": kept, "evidence": evidence})
+    freed = doubt.settle_found(run, waiting, key, found, kept, evidence)
+    return [*freed, *close_if_nothing_happened(key)] if waiting.state == StepState.VOID else freed

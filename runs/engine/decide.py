@@ -1,0 +1,74 @@
+"""A think step of an agent that decides in plain Python: its function runs in the tool process, on the same briefing."""
+
+from typing import Any
+
+from django.db import transaction
+
+from runs import budgets, steps
+from runs.agents import Agent, Json
+from runs.engine import briefing, harmless, think
+from runs.engine.hand import Hand, backoff, later
+from runs.engine.harmless import Order
+from runs.engine.settle import finish_late
+from runs.engine.toolwire import Function
+from runs.engine.waits import ask_about_failure
+from runs.models import Run, Step
+from runs.states import WaitingFor
+
+_DECIDE_S = 60.0
+_TRIES = 3
+
+
+def advance_decide(hand: Hand, step_id: int) -> None:
+    """Let the agent's own function decide what comes next."""
+    performed = harmless.perform(hand, step_id, _order)
+    if performed is None:
+        return
+    attempt, outcome = performed
+    report = harmless.result_of(outcome)
+    if report is not None and isinstance(report.result, list):
+        reply = think.Reply(
+            calls=[_called(place, ask) for place, ask in enumerate(report.result) if isinstance(ask, dict)],
+            text="",
+            stop_reason="tool_use" if report.result else "end_turn",
+            amounts=budgets.Amounts(steps=1),
+            pricing=budgets.Pricing(),
+        )
+        think.settle(attempt, reply)
+        return
+    with transaction.atomic(durable=True):
+        settling = harmless.close(hand.claim, attempt, outcome)
+        if settling is None:
+            return
+        if settling.counts:
+            error = harmless.told(outcome) if report is None else "its decide function did not return a list of Ask"
+            _failed(settling.run, settling.step, error)
+        finish_late(settling.run, late=settling.late)
+
+
+def _order(run: Run, step: Step, agent: Agent) -> Order | None:
+    built: dict[str, Any] = briefing.build(run.pk).__dict__
+    return Order(function=Function.DECIDE, arguments=dict(built), timeout_s=_DECIDE_S)
+
+
+def _called(place: int, ask: dict[str, Json]) -> think.Called:
+    """An Ask as the reply of a model would have it: what belongs to the call itself stands among its arguments."""
+    given = ask.get("arguments")
+    arguments = dict(given) if isinstance(given, dict) else {}
+    for name in ("because", "rests_on", "again"):
+        if ask.get(name):
+            arguments[name] = ask[name]
+    return think.Called(id=f"ask-{place}", name=str(ask.get("tool")), arguments=arguments)
+
+
+def _failed(run: Run, step: Step, error: str) -> None:
+    if steps.count_failures(step) < max(_TRIES, step.tries_granted):
+        steps.wait(
+            step,
+            WaitingFor.RETRY,
+            note=f"its decide function failed: {error}",
+            wake_at=later(backoff(1.0, step.tries)),
+            and_then="it is asked again",
+        )
+    else:
+        ask_about_failure(run, step, f"its decide function failed {step.tries} times", error)

@@ -1,0 +1,140 @@
+"""A finish step: the claim that the goal is reached, verified at the outside system before it is accepted."""
+
+from dataclasses import asdict
+
+from django.db import transaction
+
+from runs import course, lifecycle, operations, steps
+from runs.agents import Agent, Claim, Json, get_agent
+from runs.engine import harmless
+from runs.engine.builtin import full_result
+from runs.engine.hand import Hand, backoff, later
+from runs.engine.harmless import Order
+from runs.engine.settle import finish_late
+from runs.engine.toolhost import Outcome
+from runs.engine.toolwire import Function
+from runs.engine.waits import ask_about_failure
+from runs.errors import Lost
+from runs.journal import AGENT
+from runs.models import Fact, Run, Step, WorkItem
+from runs.sanitise import clean_json
+from runs.states import RunState, StepKind, StepState, Verified, WaitingFor, WorkState
+
+_VERIFY_S = 60.0
+_TRIES = 3
+_REFUTED = 3
+
+
+def advance_finish(hand: Hand, step_id: int) -> None:
+    """Verify a claim, and end the run if it stands."""
+    with transaction.atomic(durable=True):
+        run = lifecycle.lock_held(hand.claim)
+        step = steps.lock(step_id)
+        open_items = list(WorkItem.objects.filter(run=run, state=WorkState.OPEN).order_by("pk"))
+        if step.state == StepState.PLANNED and open_items:
+            named = ", ".join(f"{item.ref} ({item.title})" for item in open_items[:10])
+            steps.close(
+                step, StepState.REFUSED, error=f"{len(open_items)} work items are open: {named}. Close or drop them."
+            )
+            return
+    agent = get_agent(run.agent)
+    if agent.verify is None:
+        _succeed(hand, step_id, Verified.NOT_VERIFIED, evidence=None)
+        return
+    performed = harmless.perform(hand, step_id, _order)
+    if performed is None:
+        return
+    attempt, outcome = performed
+    report = harmless.result_of(outcome)
+    if report is not None and isinstance(report.result, dict) and report.result.get("holds") is True:
+        _succeed(
+            hand, step_id, Verified.VERIFIED, evidence=report.result.get("evidence"), attempt=attempt, outcome=outcome
+        )
+        return
+    with transaction.atomic(durable=True):
+        settling = harmless.close(hand.claim, attempt, outcome)
+        if settling is None:
+            return
+        if settling.counts:
+            _not_accepted(settling.run, settling.step, outcome)
+        finish_late(settling.run, late=settling.late)
+
+
+def _order(run: Run, step: Step, agent: Agent) -> Order | None:
+    done = Step.objects.filter(run=run, kind=StepKind.ACT, state=StepState.DONE, replay_of__isnull=True)
+    effects: list[dict[str, Json]] = []
+    for act in done.select_related("artifact").order_by("number"):
+        tool = agent.tool(act.tool)
+        if tool is not None and tool.acts:
+            effects.append(
+                {"step": act.number, "tool": act.tool, "arguments": dict(act.arguments), "result": full_result(act)}
+            )
+    claim = Claim(
+        run=run.pk,
+        outcome=str(step.arguments.get("outcome") or ""),
+        evidence=list(step.arguments.get("evidence") or []),
+        inputs=dict(run.inputs),
+        facts={f.name: f.value for f in Fact.objects.filter(run=run)},
+        effects=effects,
+    )
+    arguments = clean_json(asdict(claim))
+    assert isinstance(arguments, dict)
+    return Order(function=Function.VERIFY, arguments=arguments, timeout_s=_VERIFY_S)
+
+
+def _succeed(
+    hand: Hand,
+    step_id: int,
+    verified: Verified,
+    *,
+    evidence: Json,
+    attempt: int | None = None,
+    outcome: Outcome | None = None,
+) -> None:
+    """End the run with its claim: its whole tree is locked first, child before parent."""
+    with transaction.atomic(durable=True):
+        tree = lifecycle.lock_with_descendants(hand.claim.run)
+        run = tree[-1]
+        if attempt is not None and outcome is not None:
+            settling = harmless.close(hand.claim, attempt, outcome)
+            if settling is None or settling.late:
+                finish_late(run, late=True)
+                return
+        elif run.epoch != hand.claim.epoch or run.state != RunState.RUNNING:
+            raise Lost(hand.claim.run, hand.claim.epoch)
+        step = steps.lock(step_id)
+        claimed: dict[str, Json] = {
+            "outcome": step.arguments.get("outcome"),
+            "evidence": step.arguments.get("evidence"),
+            "verified_by": evidence,
+        }
+        steps.close(step, StepState.DONE, result=claimed, actor=AGENT)
+        course.end(
+            tree, RunState.SUCCEEDED, reason="its finish was accepted", outcome=claimed, verified=verified, actor=AGENT
+        )
+    for ended in tree:
+        operations.wake_waiters_of_ended(ended.pk)
+
+
+def _not_accepted(run: Run, step: Step, outcome: Outcome) -> None:
+    """The claim was refuted: the agent thinks again; or it could not be verified: tried again, then a person looks."""
+    report = harmless.result_of(outcome)
+    if report is not None and isinstance(report.result, dict):
+        reason = str(report.result.get("reason") or "the outside system says otherwise")
+        claimed: Json = {"outcome": step.arguments.get("outcome"), "refuted": reason}
+        lifecycle.set_claim(run.pk, outcome=claimed, verified=Verified.REFUTED)
+        refuted = Step.objects.filter(run=run, kind=StepKind.FINISH, error__startswith="refuted: ").count()
+        if refuted + 1 >= _REFUTED:
+            ask_about_failure(run, step, f"its claim was refuted {refuted + 1} times", reason)
+        else:
+            steps.close(step, StepState.REFUSED, result=report.result, error=f"refuted: {reason}")
+    elif steps.count_failures(step) < max(_TRIES, step.tries_granted):
+        steps.wait(
+            step,
+            WaitingFor.RETRY,
+            note=f"the claim could not be verified: {harmless.told(outcome)}",
+            wake_at=later(backoff(1.0, step.tries)),
+            and_then="it is verified again",
+        )
+    else:
+        ask_about_failure(run, step, "its claim could not be verified", harmless.told(outcome))

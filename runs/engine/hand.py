@@ -1,0 +1,48 @@
+"""What a slice holds while it works: the claim, the worker, its tool process, and how long."""
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.conf import settings
+
+from runs import clock, lifecycle, sql, steps
+from runs.engine.toolhost import Tick, ToolHost
+from runs.lifecycle import Claim
+
+SLICE_S = 1.0
+
+
+@dataclass(kw_only=True)
+class Hand:
+    """One claimed run in the hands of one worker."""
+
+    claim: Claim
+    worker: uuid.UUID
+    tools: ToolHost
+    until: float = field(default_factory=lambda: time.monotonic() + SLICE_S)
+    _renewed: float = field(default_factory=time.monotonic)
+
+    @property
+    def used_up(self) -> bool:
+        return time.monotonic() >= self.until
+
+    def tick(self, attempt: int) -> Tick:
+        """Renew the leases in time, and look whether the call in hand has to stop."""
+        if time.monotonic() - self._renewed >= settings.LEASE_S / 3:
+            lifecycle.renew(self.claim, lease_s=settings.LEASE_S)
+            steps.renew_attempts(self.worker, lease_s=settings.LEASE_S)
+            self._renewed = time.monotonic()
+        return Tick(stop=not steps.may_go_on(attempt))
+
+
+def later(seconds: float) -> datetime:
+    """The business clock's moment in so many seconds."""
+    return clock.now() + timedelta(seconds=seconds)
+
+
+def backoff(first_s: float, tries: int, *, most_s: float = 3600.0) -> float:
+    """Seconds until the next try: doubled each time, with the database's jitter of ±25 %."""
+    (jitter,) = sql.fetch_row("SELECT 0.75 + random() * 0.5")
+    return min(first_s * 2.0 ** max(tries - 1, 0), most_s) * float(jitter)

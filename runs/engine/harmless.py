@@ -1,0 +1,135 @@
+"""A try that changes nothing outside: a check, a look-up, a verification, a decision. Taken, performed and closed alike."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.db import transaction
+
+from runs import budgets, clock, lifecycle, steps, switches
+from runs.agents import Agent, Json, get_agent
+from runs.engine import failpoints
+from runs.engine.hand import Hand
+from runs.engine.toolhost import Died, Outcome
+from runs.engine.toolwire import Function, Perform, Report, Said
+from runs.engine.waits import wait_for_budget
+from runs.errors import OverBudget
+from runs.lifecycle import Claim
+from runs.models import Attempt, Run, Step
+from runs.states import MAY_HAVE_ACTED, RUN_FINAL, AttemptOutcome, StepState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What is to be performed for a step."""
+
+    function: Function
+    tool: str = ""
+    arguments: dict[str, Json]
+    key: str = ""
+    timeout_s: float
+
+
+def perform(
+    hand: Hand, step_id: int, order_of: Callable[[Run, Step, Agent], Order | None]
+) -> tuple[int, Outcome] | None:
+    """Take a try of a planned step and perform what `order_of` says of it, locked; None: nothing was taken."""
+    performer = hand.tools.ready()
+    before = clock.boottime()
+    with transaction.atomic(durable=True):
+        switches.lock_shared()
+        run = lifecycle.lock_held(hand.claim)
+        step = steps.lock(step_id)
+        if step.state != StepState.PLANNED or run.paused_at is not None:
+            return None
+        order = order_of(run, step, get_agent(run.agent))
+        if order is None:
+            return None
+        try:
+            with transaction.atomic():
+                budgets.check_working(run)
+                attempt = steps.open_attempt(
+                    step,
+                    epoch=run.epoch,
+                    holder=hand.worker,
+                    performer=performer,
+                    lease_s=settings.LEASE_S,
+                    begin_within_s=settings.LEASE_S,
+                    timeout_s=order.timeout_s,
+                )
+                budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk)
+        except OverBudget as short:
+            step.refresh_from_db()
+            wait_for_budget(run, step, short)
+            return None
+    failpoints.reach(f"{step.kind}.taken")
+    outcome = hand.tools.perform(
+        Perform(
+            attempt=attempt.pk,
+            agent=run.agent,
+            function=order.function,
+            tool=order.tool,
+            arguments=order.arguments,
+            key=order.key,
+            run=run.pk,
+            step=step.number,
+            begin_by=before + settings.LEASE_S,
+            timeout_s=order.timeout_s,
+            look=False,
+        ),
+        tick=lambda: hand.tick(attempt.pk),
+    )
+    failpoints.reach(f"{step.kind}.returned")
+    return attempt.pk, outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settling:
+    """A try that is being settled: everything locked, its attempt closed and booked. late: the run moved on."""
+
+    run: Run
+    step: Step
+    attempt: Attempt
+    late: bool
+
+    @property
+    def counts(self) -> bool:
+        """Whether the step is still this try's to close."""
+        late_states = (StepState.PLANNED, StepState.WAITING)
+        return self.step.state == StepState.TAKEN or (self.late and self.step.state in late_states)
+
+
+def close(claim: Claim, attempt_id: int, outcome: Outcome) -> Settling | None:
+    """Lock a run, step and attempt, close the attempt and book it. None: it is settled already."""
+    run = lifecycle.lock(claim.run)
+    step = steps.lock(Attempt.objects.values_list("step_id", flat=True).get(pk=attempt_id))
+    attempt = steps.lock_attempt(attempt_id)
+    if attempt.outcome != AttemptOutcome.OPEN and attempt.outcome not in MAY_HAVE_ACTED:
+        return None
+    late = run.epoch != claim.epoch or run.state in RUN_FINAL or attempt.outcome != AttemptOutcome.OPEN
+    if isinstance(outcome, Died):
+        steps.close_attempt(
+            attempt,
+            AttemptOutcome.DEAD,
+            error=told(outcome),
+            exit_status=outcome.exit.status,
+            exit_signal=outcome.exit.signal,
+            maxrss_bytes=outcome.exit.maxrss_bytes,
+            late=late,
+        )
+    elif outcome.said is Said.DONE:
+        steps.close_attempt(attempt, AttemptOutcome.DONE, late=late)
+    else:
+        steps.close_attempt(attempt, AttemptOutcome.FAILED, error=outcome.error, late=late)
+    budgets.settle(attempt.pk, budgets.Amounts(steps=1))
+    return Settling(run=run, step=step, attempt=attempt, late=late)
+
+
+def result_of(outcome: Outcome) -> Report | None:
+    """The report of a try that came to its end, else None."""
+    return outcome if isinstance(outcome, Report) and outcome.said is Said.DONE else None
+
+
+def told(outcome: Outcome) -> str:
+    """Why a try came to nothing, in words."""
+    return f"{outcome.why}; {outcome.exit}" if isinstance(outcome, Died) else outcome.error

@@ -1,0 +1,242 @@
+"""Settling: one transaction that closes an attempt with its key, ledger entry and step, by the attempt's own id.
+
+Whatever has become of the run meanwhile, what happened is recorded; only the run's own move needs its epoch.
+"""
+
+from collections.abc import Sequence
+
+from django.db import transaction
+
+from runs import approvals, artifacts, budgets, course, keys, lifecycle, operations, steps
+from runs.agents import Effect, Json, Tool
+from runs.engine import doubt
+from runs.engine.hand import backoff, later
+from runs.engine.toolhost import Died, Outcome
+from runs.engine.toolwire import Report, Said
+from runs.engine.waits import ask_about_failure
+from runs.lifecycle import Claim
+from runs.models import Approval, Artifact, Attempt, Key, Run, Step
+from runs.states import (
+    MAY_HAVE_ACTED,
+    RUN_FINAL,
+    STEP_FINAL,
+    ApprovalKind,
+    ApprovalState,
+    AttemptOutcome,
+    KeyState,
+    StepState,
+    WaitingFor,
+)
+
+# A worker that is lost is seldom its step's fault; one that is lost with it every time is.
+MOST_LOST = 10
+
+_SETTLEABLE = frozenset({AttemptOutcome.OPEN}) | MAY_HAVE_ACTED
+
+
+def settle_call(claim: Claim, attempt_id: int, tool: Tool, outcome: Outcome) -> None:
+    """Settle a try of an act step."""
+    with transaction.atomic(durable=True):
+        run, step, attempt, late = _lock(claim, attempt_id)
+        if attempt.outcome not in _SETTLEABLE:
+            return
+        key = keys.lock(attempt.key_id) if attempt.key_id else None
+        match outcome:
+            case Report(said=Said.DONE):
+                freed = _done(run, step, attempt, key, tool, outcome, late=late)
+            case Report(said=Said.NOT_BEGUN):
+                freed = _not_begun(step, attempt, key, outcome.error, late=late)
+            case Report(said=Said.REFUSED):
+                freed = _refused(step, attempt, key, outcome.error, late=late)
+            case Report(said=Said.CREDENTIAL):
+                freed = _credential(run, step, attempt, key, outcome.error, late=late)
+            case _:
+                freed = _not_known(run, step, attempt, key, tool, outcome, late=late)
+        finish_late(run, late=late)
+    operations.wake_lock_waiters(freed)
+
+
+def _lock(claim: Claim, attempt_id: int) -> tuple[Run, Step, Attempt, bool]:
+    """Lock in order; late: the run has moved on without us."""
+    run = lifecycle.lock(claim.run)
+    attempt = Attempt.objects.get(pk=attempt_id)
+    step = steps.lock(attempt.step_id)
+    attempt = steps.lock_attempt(attempt_id)
+    late = run.epoch != claim.epoch or run.state in RUN_FINAL or attempt.outcome != AttemptOutcome.OPEN
+    return run, step, attempt, late
+
+
+def finish_late(run: Run, *, late: bool) -> None:
+    """What came late changes no state of an ended run; an open run reads its steps again."""
+    if run.state in RUN_FINAL:
+        lifecycle.mark_drained(run.pk)
+    elif late:
+        course.rest(run)
+
+
+def keep(report: Report) -> tuple[Json, Artifact | None]:
+    """A result as the step keeps it."""
+    if report.body is not None:
+        stored = artifacts.store(report.body, media_type=report.media_type)
+        return {
+            "artifact": f"sha256:{stored.digest}",
+            "bytes": stored.size,
+            "media_type": stored.media_type,
+            "text": report.result,
+        }, stored
+    return artifacts.shorten(report.result)
+
+
+def _done(
+    run: Run, step: Step, attempt: Attempt, key: Key | None, tool: Tool, report: Report, *, late: bool
+) -> Sequence[str]:
+    result, artifact = keep(report)
+    kept = artifact.pk if artifact else None
+    steps.close_attempt(attempt, AttemptOutcome.DONE, late=late)
+    budgets.settle(attempt.pk, budgets.Amounts(steps=1, effects=int(tool.acts)), note="arrived late" if late else "")
+    freed: Sequence[str] = []
+    if key is not None and key.state in (KeyState.TAKEN, KeyState.IN_DOUBT):
+        _void_verdicts(key, why="the result arrived")
+        freed = keys.close(key, KeyState.DONE, how="late" if late else "settled", result=result, artifact=kept)
+    if step.state not in STEP_FINAL or step.state == StepState.VOID:
+        steps.close(step, StepState.DONE, result=result, artifact=kept, why="arrived late" if late else "")
+    return freed
+
+
+def _not_begun(step: Step, attempt: Attempt, key: Key | None, error: str, *, late: bool) -> Sequence[str]:
+    """Nothing was sent: the approval is given back, nothing is charged, and it is looked at anew."""
+    # A last look whose answer was lost may have marked a beginning that never came.
+    certain = AttemptOutcome.NOT_BEGUN if attempt.began_at is None else AttemptOutcome.DISPROVED
+    steps.close_attempt(attempt, certain, error=error, late=late)
+    budgets.release(attempt.pk, note=error)
+    doubt.give_back_approval(step)
+    freed = close_if_nothing_happened(key)
+    if step.state == StepState.TAKEN:
+        steps.wait(step, WaitingFor.RETRY, note=f"not begun: {error}", wake_at=later(0.2))
+    return freed
+
+
+def _refused(step: Step, attempt: Attempt, key: Key | None, error: str, *, late: bool) -> Sequence[str]:
+    steps.close_attempt(attempt, AttemptOutcome.REFUSED, error=error, late=late)
+    budgets.settle(attempt.pk, budgets.Amounts(steps=1), note=error)
+    if key is not None and steps.judge_past(key=key.pk).may_have_acted:
+        # This try did nothing, but an earlier one may have: its key is looked up, or asked about, next.
+        if step.state == StepState.TAKEN:
+            steps.wait(step, WaitingFor.RETRY, note="refused, but an earlier try may have acted", wake_at=later(0))
+        return []
+    freed = close_if_nothing_happened(key)
+    if step.state not in STEP_FINAL:
+        steps.close(step, StepState.REFUSED, error=error)
+    return freed
+
+
+def _credential(run: Run, step: Step, attempt: Attempt, key: Key | None, error: str, *, late: bool) -> Sequence[str]:
+    steps.close_attempt(attempt, AttemptOutcome.REFUSED, error=error, late=late)
+    budgets.release(attempt.pk, note=error)
+    if key is not None and steps.judge_past(key=key.pk).may_have_acted:
+        freed: Sequence[str] = []
+    else:
+        doubt.give_back_approval(step)
+        freed = close_if_nothing_happened(key)
+    if step.state == StepState.TAKEN:
+        steps.wait(step, WaitingFor.CREDENTIAL, note=f"a credential was not accepted: {error}", on="an approver")
+        approvals.ask(run, ApprovalKind.CREDENTIAL, title=f"Renew the credential of {step.tool}", why=error, step=step)
+    return freed
+
+
+def _not_known(
+    run: Run, step: Step, attempt: Attempt, key: Key | None, tool: Tool, outcome: Report | Died, *, late: bool
+) -> Sequence[str]:
+    """It failed, or died: what that means depends on whether it had begun, and on what it does to the world."""
+    error = _told(outcome)
+    harmless = tool.effect is Effect.READ
+    if isinstance(outcome, Died):
+        steps.close_attempt(
+            attempt,
+            AttemptOutcome.DEAD,
+            error=error,
+            exit_status=outcome.exit.status,
+            exit_signal=outcome.exit.signal,
+            maxrss_bytes=outcome.exit.maxrss_bytes,
+            late=late,
+        )
+    else:
+        known = AttemptOutcome.FAILED if outcome.said is Said.FAILED or harmless else AttemptOutcome.UNKNOWN
+        steps.close_attempt(attempt, known, error=error, late=late)
+    if tool.acts and attempt.began_at is None:
+        budgets.release(attempt.pk, note=error)
+    elif tool.acts:
+        budgets.settle_as_reserved(attempt.pk, note=error)
+    else:
+        budgets.settle(attempt.pk, budgets.Amounts(steps=1), note=error)
+    freed: Sequence[str] = []
+    if tool.acts and attempt.began_at is None:
+        doubt.give_back_approval(step)
+        freed = close_if_nothing_happened(key)
+    if step.state == StepState.TAKEN:
+        try_again(run, step, tool, error, died=isinstance(outcome, Died))
+    return freed
+
+
+def book_lost(run: Run, step: Step, attempt: Attempt, error: str) -> Sequence[str]:
+    """What a lost attempt leaves, all locked: what never began is given back; what began is booked as an estimate."""
+    key = keys.lock(attempt.key_id) if attempt.key_id else None
+    freed: Sequence[str] = []
+    if attempt.began_at is None and key is not None:
+        budgets.release(attempt.pk, note=error)
+        doubt.give_back_approval(step)
+        freed = close_if_nothing_happened(key)
+    else:
+        budgets.settle_as_reserved(attempt.pk, note=error)
+    if step.state != StepState.TAKEN:
+        return freed
+    lost = Attempt.objects.filter(step=step, outcome=AttemptOutcome.LOST).count()
+    if run.state in RUN_FINAL:
+        steps.close(step, StepState.VOID, error=error)
+    elif lost >= MOST_LOST + step.tries_granted:
+        ask_about_failure(run, step, f"its worker was lost {lost} times", error)
+    else:
+        steps.wake(step, why=error)
+    return freed
+
+
+def try_again(run: Run, step: Step, tool: Tool, error: str, *, died: bool) -> None:
+    """Let a locked, taken step wait for its next try; when its tries are used up, the agent or a person hears of it.
+
+    An effect whose outcome is not known is not counted out here: its key is resolved first, whatever the tries.
+    """
+    failures = steps.count_failures(step)
+    in_question = (key := keys.open_key_of(step)) is not None and steps.judge_past(key=key.pk).may_have_acted
+    if failures < max(tool.attempts, step.tries_granted) or in_question:
+        pause = backoff(tool.backoff, failures)
+        steps.wait(
+            step,
+            WaitingFor.RETRY,
+            note=f"try {failures} failed: {error}",
+            wake_at=later(pause),
+            and_then="it is tried again" if not in_question else "its outcome is settled by what the tool allows",
+        )
+    elif died or tool.acts:
+        what = f"its process died {failures} times" if died else f"it failed {failures} times"
+        ask_about_failure(run, step, what, error)
+    else:
+        steps.close(step, StepState.FAILED, error=error)
+
+
+def close_if_nothing_happened(key: Key | None) -> Sequence[str]:
+    """Close a locked key as failed when every try of it certainly did nothing; frees its locks."""
+    if key is None or key.state != KeyState.TAKEN:
+        return []
+    past = steps.judge_past(key=key.pk)
+    if past.open or past.may_have_acted:
+        return []
+    return keys.close(key, KeyState.FAILED, how="settled")
+
+
+def _void_verdicts(key: Key, *, why: str) -> None:
+    for card in Approval.objects.select_for_update(of=("self",)).filter(key=key, state=ApprovalState.PENDING):
+        approvals.void(card, why=why)
+
+
+def _told(outcome: Report | Died) -> str:
+    return f"{outcome.why}; {outcome.exit}" if isinstance(outcome, Died) else outcome.error

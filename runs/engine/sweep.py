@@ -1,0 +1,186 @@
+"""The sweep: what must happen on time whatever state a run is in, and needs no free worker.
+
+One statement finds what is due; each thing is then judged again under its run's lock, in a short transaction of its
+own. It runs in every gateway and every cluster; a try-lock lets one at a time through.
+"""
+
+import logging
+from collections.abc import Callable
+
+from django.conf import settings
+from django.db import DatabaseError, transaction
+
+from runs import course, keys, lifecycle, operations, sql, steps
+from runs.engine import doubt, think
+from runs.engine.advance import expire
+from runs.engine.settle import book_lost, close_if_nothing_happened
+from runs.journal import append
+from runs.models import Attempt, Key, Run, Step
+from runs.states import RUN_FINAL, AttemptOutcome, KeyState, RunState, StepKind, StepState, WaitingFor
+
+log = logging.getLogger(__name__)
+
+SWEEP_LOCK = 0x4C57_0002
+_MOST = 500
+
+_DUE = """
+    WITH up AS (SELECT clock_timestamp() - pg_postmaster_start_time() > make_interval(secs => %(lease)s) AS long_enough)
+    (SELECT 'attempt' AS duty, a.id FROM runs_attempt a, up
+      WHERE a.outcome = 'open' AND a.lease_until < clock_timestamp() AND up.long_enough LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'run', r.id FROM runs_run r, up
+      WHERE r.state = 'running' AND r.lease_until < clock_timestamp() AND up.long_enough LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'expire', r.id FROM runs_run r
+      WHERE r.state IN ('queued', 'running', 'thinking', 'waiting') AND r.expires_at <= lw_now() LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'expire', r.id FROM runs_run r
+      WHERE r.state IN ('queued', 'running', 'thinking', 'waiting') AND r.deadline_at <= lw_now() LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'cards', p.run_id FROM runs_approval p
+      WHERE p.state IN ('pending', 'approved') AND p.expires_at <= lw_now() LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'child', s.run_id FROM runs_step s JOIN runs_run c ON c.id = s.waiting_on::bigint
+      WHERE s.state = 'waiting' AND s.waiting_for = 'child' AND c.ended_at IS NOT NULL LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'key', k.id FROM runs_key k JOIN runs_run r ON r.id = k.run_id
+      WHERE k.state = 'taken' AND r.ended_at IS NOT NULL
+        AND NOT EXISTS (SELECT FROM runs_attempt a WHERE a.key_id = k.id AND a.outcome = 'open') LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'drained', r.id FROM runs_run r
+      WHERE r.state IN ('succeeded', 'failed', 'stopped', 'expired') AND r.drained_at IS NULL
+        AND NOT EXISTS (SELECT FROM runs_attempt a WHERE a.run_id = r.id AND a.outcome = 'open') LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'held', r.id FROM runs_run r
+      WHERE r.held_since IS NOT NULL AND r.paused_at IS NULL AND r.ended_at IS NULL
+        AND NOT EXISTS (SELECT FROM runs_switch s WHERE s.released_at IS NULL) LIMIT %(most)s)
+"""
+
+
+def sweep_once() -> int:
+    """Do what is due; how many things were. Safe to run anywhere, any number of times."""
+    (mine,) = sql.fetch_row("SELECT pg_try_advisory_lock(%s)", [SWEEP_LOCK])
+    if not mine:
+        return 0
+    try:
+        due = sql.fetch_all(_DUE, {"lease": settings.LEASE_S, "most": _MOST})
+        for duty, ident in due:
+            try:
+                _DUTIES[duty](int(ident))
+            except DatabaseError:
+                raise
+            except Exception:
+                # One thing that cannot be done must not keep the sweep from the others.
+                log.exception("The sweep could not do %s %s", duty, ident)
+        return len(due)
+    finally:
+        sql.execute("SELECT pg_advisory_unlock(%s)", [SWEEP_LOCK])
+
+
+def reap_attempt(attempt_id: int) -> None:
+    """Close an attempt whose lease ran out, whatever its run's state: lost, unless its parent confirmed its end.
+
+    A lease that ran out proves nothing about the process. What it may still do is judged when its step goes on.
+    """
+    found = Attempt.objects.select_related("step").get(pk=attempt_id)
+    if found.step.kind == StepKind.THINK and found.holder == found.performer:
+        think.fail(
+            attempt_id,
+            outcome=AttemptOutcome.LOST,
+            error="the gateway's lease ran out",
+            spent=think.Spent(nothing=found.began_at is None),
+            retry=think.Retry(),
+        )
+        return
+    with transaction.atomic(durable=True):
+        run = lifecycle.lock(found.run_id)
+        step = steps.lock(found.step_id)
+        attempt = steps.lock_attempt(attempt_id)
+        if attempt.outcome != AttemptOutcome.OPEN or not _lease_over(attempt_id):
+            return
+        known = steps.exit_of(attempt.performer)
+        status, signal, maxrss = known or (None, None, None)
+        error = "its worker's lease ran out" + ("; its process was reaped" if known else "")
+        steps.close_attempt(
+            attempt, AttemptOutcome.LOST, error=error, exit_status=status, exit_signal=signal, maxrss_bytes=maxrss
+        )
+        freed = book_lost(run, step, attempt, error)
+        if run.state in RUN_FINAL:
+            lifecycle.mark_drained(run.pk)
+        else:
+            course.rest(run)
+    operations.wake_lock_waiters(freed)
+
+
+def reap_run(number: int) -> None:
+    """Take a run from a worker whose lease ran out; its epoch rises, so that worker can change nothing any more."""
+    with transaction.atomic(durable=True):
+        run = lifecycle.lock(number)
+        (over,) = sql.fetch_row(
+            "SELECT coalesce(lease_until < clock_timestamp(), false) FROM runs_run WHERE id = %s", [number]
+        )
+        if run.state != RunState.RUNNING or not over:
+            return
+        lifecycle.raise_epoch(run)
+        append("run.lease_lost", run=run.pk, before={"holder": str(run.holder)})
+        course.rest(run, holding=True)
+
+
+def _expire_cards(number: int) -> None:
+    with transaction.atomic(durable=True):
+        run = lifecycle.lock(number)
+        if course.expire_cards(run):
+            course.rest(run)
+
+
+def _wake_parent(number: int) -> None:
+    with transaction.atomic(durable=True):
+        run = lifecycle.lock(number)
+        for step in Step.objects.filter(run=run, state=StepState.WAITING, waiting_for=WaitingFor.CHILD):
+            if Run.objects.filter(pk=int(step.waiting_on), state__in=RUN_FINAL).exists():
+                course.wake_run(run, WaitingFor.CHILD, step.waiting_on, why=f"run {step.waiting_on} ended")
+
+
+def _settle_key(ident: int) -> None:
+    """An open key of an ended run: nothing happened, or a person is asked what did."""
+    with transaction.atomic(durable=True):
+        found = Key.objects.get(pk=ident)
+        run = lifecycle.lock(found.run_id)
+        step = steps.lock(found.step_id)
+        key = keys.lock(ident)
+        freed = close_if_nothing_happened(key)
+        if key.state == KeyState.TAKEN:
+            past = steps.judge_past(key=key.pk)
+            if not past.open and past.may_still_act_for_s <= 0:
+                doubt.put_in_doubt(run, step, key)
+    operations.wake_lock_waiters(freed)
+
+
+def _mark_drained(number: int) -> None:
+    with transaction.atomic(durable=True):
+        lifecycle.lock(number)
+        lifecycle.mark_drained(number)
+
+
+def _unhold(number: int) -> None:
+    with transaction.atomic(durable=True):
+        run = lifecycle.lock(number)
+        if run.held_since is not None and run.paused_at is None and run.state not in RUN_FINAL:
+            lifecycle.unhold(run)
+
+
+def _lease_over(attempt: int) -> bool:
+    (over,) = sql.fetch_row("SELECT lease_until < clock_timestamp() FROM runs_attempt WHERE id = %s", [attempt])
+    return bool(over)
+
+
+_DUTIES: dict[str, Callable[[int], object]] = {
+    "attempt": reap_attempt,
+    "run": reap_run,
+    "expire": expire,
+    "cards": _expire_cards,
+    "child": _wake_parent,
+    "key": _settle_key,
+    "drained": _mark_drained,
+    "held": _unhold,
+}

@@ -1,0 +1,62 @@
+"""What a django-q2 worker process does: claim what is due and advance it, one slice each."""
+
+import time
+import uuid
+from collections.abc import Callable
+
+from django.conf import settings
+from django.db import transaction
+
+from runs import lifecycle, notify, processes
+from runs.engine.advance import advance
+from runs.engine.hand import Hand
+from runs.engine.toolhost import ToolHost
+from runs.lifecycle import Held
+from runs.states import ProcessKind
+
+_ROUND_S = 1.0
+_SEEN_EVERY_S = 5.0
+
+
+class Worker:
+    """This process as a worker: its row, and its tool process."""
+
+    def __init__(self) -> None:
+        self.ident: uuid.UUID = processes.register(ProcessKind.WORKER)
+        self.tools = ToolHost(self.ident)
+        self._seen = time.monotonic()
+
+    def claim_and_advance(self) -> bool:
+        """Advance one due run. False: none is due."""
+        self.show_alive()
+        with transaction.atomic(durable=True):
+            claim = lifecycle.claim(self.ident, lease_s=settings.LEASE_S)
+        if claim is None:
+            return False
+        if not isinstance(claim, Held):
+            advance(Hand(claim=claim, worker=self.ident, tools=self.tools))
+        return True
+
+    def show_alive(self) -> None:
+        if time.monotonic() - self._seen >= min(_SEEN_EVERY_S, settings.LEASE_S):
+            self._seen = time.monotonic()
+            self.tools.record_exits()
+            processes.saw(self.ident)
+
+
+_worker: Worker | None = None
+
+
+def work(*, draining: Callable[[], bool]) -> int:
+    """Advance due runs until none is due, about a second has passed, or the cluster drains; how many."""
+    global _worker
+    if _worker is None:
+        _worker = Worker()
+    until = time.monotonic() + _ROUND_S
+    advanced = 0
+    while not draining() and _worker.claim_and_advance():
+        advanced += 1
+        if time.monotonic() >= until:
+            break
+    notify.flush()
+    return advanced
