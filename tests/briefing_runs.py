@@ -196,8 +196,11 @@ def fill(run: Run, *, count: int, per_think: int = 4, result: Json = None, first
         for name, kind in kinds[: per_think + 1]:
             order = str(10_000 + case)
             arguments: dict[str, Json] = {}
-            if name in ("read_order", "refund"):
-                arguments = {"order": order} | ({"amount": "45.00"} if name == "refund" else {})
+            plain: dict[str, Json] = {"order": order, "paid": "45.00"}
+            if name == "read_order":
+                arguments = {"order": order}
+            elif name == "refund":
+                arguments = {"order": order, "amount": "45.00"}
             elif name == "plan":
                 arguments = {"close": [{"item": f"w{case + 1}", "outcome": "refunded"}]}
             rows.append(
@@ -209,7 +212,7 @@ def fill(run: Run, *, count: int, per_think: int = 4, result: Json = None, first
                     tool=name,
                     asked=arguments,
                     arguments=arguments,
-                    result=result if name == "read_order" and result is not None else {"order": order, "paid": "45.00"},
+                    result=result if name == "read_order" and result is not None else plain,
                     created_at=now,
                     ended_at=now,
                 )

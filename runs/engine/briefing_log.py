@@ -9,10 +9,10 @@ A step belongs to the work items whose titles name one of its arguments ("1001",
 
 import json
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from runs import sql
@@ -26,11 +26,12 @@ RESULT_BYTES_OF = {"recall": 16_400, "record_fact": 600}
 ARGUMENT_BYTES = 2_000
 REASON_BYTES = 600
 FOLD_TO = 0.5
+EFFECTS_TOLD = 50  # effects that a folded line tells one by one; of more it says how many
 
 _LINE_BYTES = 70
 _FINAL = frozenset(str(state) for state in STEP_FINAL)
 _GOOD = frozenset({"done", "replayed"})
-_WORD = re.compile(r"[\w.\-]*\d[\w.\-]*")
+_WORDS = re.compile(r"\w+(?:[.\-]\w+)*").findall
 _AMOUNT = re.compile(r"\d+\.\d+")
 
 type Line = dict[str, Any]
@@ -62,10 +63,11 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """All steps of a run: the rows, the numbers of its settled thinks."""
+    """All steps of a run: the rows, and the numbers of the thinks whose reply was carried out."""
 
     rows: list[Row]
     thinks: list[int]
+    last_reply: int  # the newest think that had a reply, carried out or not; 0 before the first
 
     @property
     def last_think(self) -> int:
@@ -105,7 +107,8 @@ def read_steps(run: int) -> Steps:
     """Read every step of a run, as little of each as the choice of what to show needs."""
     rows = [Row._make(row) for row in sql.fetch_all(_ROWS, {"run": run})]
     thinks = [row.number for row in rows if row.kind == StepKind.THINK and row.state == StepState.DONE]
-    return Steps(rows=rows, thinks=thinks)
+    replied = [r.number for r in rows if r.kind == StepKind.THINK and r.state in (StepState.DONE, StepState.FAILED)]
+    return Steps(rows=rows, thinks=thinks, last_reply=max(replied, default=0))
 
 
 def read_details(run: int, numbers: Iterable[int]) -> dict[int, Detail]:
@@ -115,7 +118,8 @@ def read_details(run: int, numbers: Iterable[int]) -> dict[int, Detail]:
 
 def choose(steps: Steps, items: Sequence[Item], agent: Agent | None, *, share: int) -> "Fold":
     """Which steps are shown one by one, and the lines that stand for the others. share: bytes."""
-    fold = Fold(items=items, agent=agent, share=share)
+    unlisted = frozenset(row.number for row in steps.rows if row.kind == StepKind.THINK)
+    fold = Fold(items=items, agent=agent, share=share, unlisted=unlisted)
     finished = steps.finished
     if sum(row.bytes for row in finished) > share:
         fold.play(finished, steps.thinks)
@@ -138,20 +142,23 @@ def write(
     if fold.bytes_folded() + sum(exact.values()) > fold.share:
         fold.live = {number: fold.live[number]._replace(bytes=exact[number]) for number in lines}
         fold.fold_now()
-    shown = [lines[number] for number in sorted(fold.live) if number in lines]
-    blocks = [len(fold.lines)] if fold.lines else []
-    bounds = [0, *steps.thinks, 1 << 62]
-    for low, high in pairwise(bounds):
-        blocks.append(sum(low < number <= high for number in fold.live if number in lines))
-    return Log(lines=[*fold.lines, *shown], blocks=[count for count in blocks if count])
+    shown = [number for number in sorted(fold.live) if number in lines]
+    counts = Counter(bisect_left(steps.thinks, number) for number in shown)
+    folded = fold.lines()
+    blocks = [len(folded)] if folded else []
+    return Log(
+        lines=[*folded, *(lines[number] for number in shown)],
+        blocks=[*blocks, *(counts[place] for place in sorted(counts))],
+    )
 
 
 def write_line(row: Row, detail: Detail, agent: Agent | None, *, edited: bool = False) -> Line:
     """One finished step as the model sees it. Its first four words are what the rehearsal model reads."""
-    outcome = "replayed" if detail.first_step is not None and row.state == StepState.DONE else row.state
+    outcome = _outcome(row)
     line: Line = {"step": row.number}
     if row.kind == StepKind.CHECK:
-        line |= {"check": detail.fact, "outcome": detail.check or outcome}
+        found = detail.result.get("outcome") if isinstance(detail.result, dict) else None
+        line |= {"check": detail.fact, "outcome": detail.check or found or outcome}
         if detail.error and not detail.check:
             line["reason"] = shorten_text(detail.error, REASON_BYTES)
         return line
@@ -185,24 +192,43 @@ def acts(tool: str, agent: Agent | None) -> bool:
 
 
 def owners(rows: Sequence[Row], items: Sequence[Item]) -> dict[int, tuple[int, ...]]:
-    """The places in `items` of the work items that each step belongs to; steps that belong to none are not in it."""
+    """The places in `items` of the work items that each step belongs to; steps that belong to none are not in it.
+
+    A step belongs to the items whose titles name one of its arguments, while they were open; a `plan`, to those that
+    it opened and closed.
+    """
     by_word: dict[str, list[int]] = {}
+    by_step: dict[int, list[int]] = {}
     for place, item in enumerate(items):
-        for word in _words(item.title):
+        for word in _names(item.title):
             by_word.setdefault(word, []).append(place)
+        by_step.setdefault(item.opened, []).append(place)
+        if item.closed is not None and item.closed != item.opened:
+            by_step.setdefault(item.closed, []).append(place)
     owned: dict[int, tuple[int, ...]] = {}
     for row in rows:
         if row.tool == "plan":
-            continue
-        found: set[int] = set()
-        for word in _words(row.arguments):
-            for place in by_word.get(word, ()):
-                closed = items[place].closed
-                if items[place].opened < row.number and (closed is None or row.number <= closed):
-                    found.add(place)
+            found = by_step.get(row.number, [])
+        else:
+            named = {p for word in _parts(row.arguments) if word in by_word for p in by_word[word]}
+            found = [p for p in named if items[p].opened < row.number <= (items[p].closed or row.number)]
         if found:
             owned[row.number] = tuple(sorted(found))
     return owned
+
+
+@dataclass(kw_only=True)
+class Folded:
+    """One line that stands for steps: of a closed item, of a stretch of the run, or of many of these.
+
+    bytes: about what the line takes.
+    """
+
+    label: str = ""
+    item: int | None = None
+    rows: list[Row] = field(default_factory=list)
+    items: Counter[str] = field(default_factory=Counter)  # states of the items that were merged into it
+    bytes: int = 0
 
 
 @dataclass(kw_only=True)
@@ -213,16 +239,17 @@ class Fold:
     agent: Agent | None
     share: int
     live: dict[int, Row] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
+    folded: list[Folded] = field(default_factory=list)
     last_think: int = 0  # the newest settled think that was gone through
-    _owned: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    _sizes: list[int] = field(default_factory=list)
-    _folded: set[int] = field(default_factory=set)
+    unlisted: frozenset[int] = frozenset()  # steps that are never listed (thinks): a range may pass over them
+    _owned: dict[int, tuple[int, ...]] | None = None
+    _acts: set[str] = field(default_factory=set)  # names of the tools that act
+    _left: set[int] = field(default_factory=set)  # places of closed items that are not folded yet
     _total: int = 0
 
     def play(self, finished: Sequence[Row], thinks: Sequence[int]) -> None:
         """Go through the thinks: add what each one saw first, and fold whenever the share is passed."""
-        self._owned = owners(finished, self.items)
+        self._begin(finished)
         place = 0
         for think in [*thinks, 1 << 62]:
             while place < len(finished) and finished[place].number < think:
@@ -236,13 +263,21 @@ class Fold:
 
     def fold_now(self) -> None:
         """Fold by the sizes that `live` has now."""
-        if not self._owned:
-            self._owned = owners(list(self.live.values()), self.items)
+        self._begin(list(self.live.values()))
         self._total = self.bytes_folded() + sum(row.bytes for row in self.live.values())
         self._fold(1 << 62)
 
     def bytes_folded(self) -> int:
-        return sum(self._sizes)
+        return sum(folded.bytes for folded in self.folded)
+
+    def lines(self) -> list[Line]:
+        return [self._write(folded) for folded in self.folded]
+
+    def _begin(self, rows: Sequence[Row]) -> None:
+        if self._owned is None:
+            self._owned = owners(rows, self.items)
+            self._left = {place for place, item in enumerate(self.items) if item.closed is not None}
+            self._acts = {tool for tool in {row.tool for row in rows} if acts(tool, self.agent)}
 
     def _fold(self, think: int) -> None:
         """Closed items first, then what belongs to none, then folded lines into fewer, at last what is open."""
@@ -251,58 +286,49 @@ class Fold:
         if self._total > target:
             self._fold_loose(think, target)
         if self._total > target:
-            self._merge_lines(target)
+            self._merge(target)
         if self._total > target:
             self._fold_open(target)
-            self._merge_lines(target)
+            self._merge(target)
 
     def _fold_closed(self, think: int, target: int) -> None:
-        closed = [
-            (item.closed, place)
-            for place, item in enumerate(self.items)
-            if item.closed is not None and item.closed < think and place not in self._folded
-        ]
-        order = {place: rank for rank, (_, place) in enumerate(sorted(closed))}
-        mine: dict[int, list[int]] = {}
-        for number in self.live:
+        closed = [(self.items[p].closed or 0, p) for p in self._left]
+        order = [place for number, place in sorted(closed) if number < think]
+        rank = {place: at for at, place in enumerate(order)}
+        mine: dict[int, list[Row]] = {}
+        for number, row in self.live.items():
             # A step of several items folds with the last of them; one of an open item does not fold.
-            if (places := self._owned.get(number)) and all(p in order or p in self._folded for p in places):
-                last = max((p for p in places if p in order), key=order.__getitem__, default=None)
-                if last is not None:
-                    mine.setdefault(last, []).append(number)
+            waiting = [p for p in self._owners_of(number) if p in self._left or self.items[p].closed is None]
+            if waiting and all(p in rank for p in waiting):
+                mine.setdefault(max(waiting, key=rank.__getitem__), []).append(row)
         for place in order:
             if self._total <= target:
                 return
+            self._left.discard(place)
             item = self.items[place]
-            rows = [self.live[number] for number in sorted(mine.get(place, []))]
-            self._folded.add(place)
-            self._replace(
-                rows,
-                {
-                    "item": item.ref,
-                    "title": shorten_text(item.title, REASON_BYTES),
-                    "state": item.state,
-                    "outcome": shorten_text(item.outcome, REASON_BYTES),
-                },
-            )
+            frame = 60 + _size_about(item.title) + _size_about(item.outcome)
+            self._replace(mine.get(place, []), Folded(item=place, bytes=frame))
 
     def _fold_loose(self, think: int, target: int) -> None:
         """What belongs to no item, up to the oldest one that is open: it may have been read for that one."""
         opened = [i.opened for i in self.items if i.closed is None or i.closed >= think]
         end = min([*opened, self._newest()])
-        loose = [n for n in sorted(self.live) if n < end and not self._owned.get(n)]
-        self._fold_oldest(loose, target, {"folded": "steps of no open work"})
+        loose = [n for n in sorted(self.live) if n < end and not self._owners_of(n)]
+        self._fold_oldest(loose, target, "steps of no open work")
 
     def _fold_open(self, target: int) -> None:
         """The last resort: the oldest steps of open work. Its items, facts and ids stay; its results are recalled."""
         newest = self._newest()
-        self._fold_oldest([n for n in sorted(self.live) if n < newest], target, {"folded": "older steps of open work"})
+        self._fold_oldest([n for n in sorted(self.live) if n < newest], target, "older steps of open work")
 
     def _newest(self) -> int:
         """The first step since the newest settled think: what that has just asked for is always shown."""
         return self.last_think + 1
 
-    def _fold_oldest(self, numbers: Sequence[int], target: int, line: Line) -> None:
+    def _owners_of(self, number: int) -> tuple[int, ...]:
+        return (self._owned or {}).get(number, ())
+
+    def _fold_oldest(self, numbers: Sequence[int], target: int, label: str) -> None:
         rows: list[Row] = []
         left = self._total
         for number in numbers:
@@ -311,81 +337,75 @@ class Fold:
             rows.append(self.live[number])
             left -= self.live[number].bytes
         if rows:
-            self._replace(rows, line)
+            self._replace(rows, Folded(label=label, bytes=120))
 
-    def _replace(self, rows: Sequence[Row], line: Line) -> None:
-        """Put one line in the place of steps: which they were, and each effect with its exact identity."""
-        if rows:
-            line["steps"] = ranges([row.number for row in rows])
-            line["tools"] = dict(sorted(Counter(row.tool or row.kind for row in rows).items()))
-        effects = [
-            {
-                "step": row.number,
-                "tool": row.tool,
-                "with": shown_arguments(row, self.agent),
-                "outcome": "replayed" if row.replayed and row.state == StepState.DONE else row.state,
-            }
-            for row in rows
-            if acts(row.tool, self.agent)
-        ]
-        if effects:
-            line["effects"] = effects
+    def _replace(self, rows: Sequence[Row], folded: Folded) -> None:
+        folded.rows = sorted(rows)
+        folded.bytes += 12 * min(len(rows), 10)
+        folded.bytes += sum(60 + len(row.arguments) for row in rows if row.tool in self._acts)
         for row in rows:
             del self.live[row.number]
-        self._add_line(line)
-        self._total -= sum(row.bytes for row in rows)
+        self.folded.append(folded)
+        self._total += folded.bytes - sum(row.bytes for row in rows)
 
-    def _add_line(self, line: Line) -> None:
-        self.lines.append(line)
-        self._sizes.append(size(line) + 1)
-        self._total += self._sizes[-1]
-
-    def _merge_lines(self, target: int) -> None:
+    def _merge(self, target: int) -> None:
         """Fold the oldest folded lines into one, where they themselves take too much."""
         if self.bytes_folded() <= target // 2:
             return
         left, count = self._total, 0
-        while count < len(self.lines) and left > target:
-            left -= self._sizes[count]
+        while count < len(self.folded) and left > target:
+            left -= self.folded[count].bytes
             count += 1
         # Half of the folded lines at least, so that this does not move the prefix again soon.
-        count = max(count, len(self.lines) // 2)
+        count = max(count, len(self.folded) // 2)
         if count < 2:
             return
-        merged, self.lines[:count] = _merge(self.lines[:count]), []
-        self._total -= sum(self._sizes[:count])
-        self._sizes[:count] = []
-        self.lines.insert(0, merged)
-        self._sizes.insert(0, size(merged) + 1)
-        self._total += self._sizes[0]
+        merged = Folded(label="older closed work", bytes=400)
+        for each in self.folded[:count]:
+            merged.rows += each.rows
+            merged.items += each.items if each.item is None else Counter([self.items[each.item].state])
+        merged.rows.sort()
+        self._total += merged.bytes - sum(each.bytes for each in self.folded[:count])
+        self.folded[:count] = [merged]
 
-
-def _merge(lines: Sequence[Line]) -> Line:
-    states: Counter[str] = Counter()
-    tools: Counter[str] = Counter()
-    effects: Counter[str] = Counter()
-    numbers: set[int] = set()
-    for line in lines:
-        states.update([line["state"]] if "state" in line else line.get("items", {}))
-        tools.update(line.get("tools", {}))
-        numbers.update(_numbers(line.get("steps", "")))
-        if isinstance(done := line.get("effects"), dict):
-            effects.update(done)
+    def _write(self, folded: Folded) -> Line:
+        """Which steps they were; of an item, each effect with its exact identity, of many, how many there were."""
+        line: Line
+        if folded.item is not None:
+            item = self.items[folded.item]
+            line = {"item": item.ref, "title": shorten_text(item.title, REASON_BYTES), "state": item.state}
+            line["outcome"] = shorten_text(item.outcome, REASON_BYTES)
         else:
-            effects.update(f"{each['tool']} {each['outcome']}" for each in done or ())
-    merged: Line = {"folded": "older closed work"}
-    if states:
-        merged["items"] = dict(sorted(states.items()))
-    merged |= {"steps": ranges(sorted(numbers)), "tools": dict(sorted(tools.items()))}
-    if effects:
-        merged["effects"] = dict(sorted(effects.items()))
-    return merged
+            line = {"folded": folded.label}
+        if folded.items:
+            line["items"] = dict(sorted(folded.items.items()))
+        if folded.rows:
+            line["steps"] = ranges([row.number for row in folded.rows], self.unlisted)
+        effects = [row for row in folded.rows if row.tool in self._acts]
+        if folded.items or len(effects) > EFFECTS_TOLD:
+            told = dict(sorted(Counter(f"{row.tool} {_outcome(row)}" for row in folded.rows).items()))
+            return line | {"tools": told}
+        if effects:
+            line["effects"] = [
+                {
+                    "step": row.number,
+                    "tool": row.tool,
+                    "with": shown_arguments(row, self.agent),
+                    "outcome": _outcome(row),
+                }
+                for row in effects
+            ]
+        return line
 
 
-def _numbers(text: str) -> Iterable[int]:
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+def _outcome(row: Row) -> str:
+    return "replayed" if row.replayed and row.state == StepState.DONE else row.state
+
+
+def _size_about(text: str) -> int:
+    """Bytes that a text takes, without writing it."""
+    more = 5 * (text.count("<") + text.count(">") + text.count("&")) + text.count('"') + text.count("\\")
+    return min(len(text.encode("utf-8", "surrogatepass")) + more, REASON_BYTES)
 
 
 def _identity(tool: str, arguments: dict[str, Any], agent: Agent | None) -> dict[str, Any]:
@@ -393,15 +413,15 @@ def _identity(tool: str, arguments: dict[str, Any], agent: Agent | None) -> dict
     return found.identity_of(arguments) if found is not None and found.acts else arguments
 
 
-def _words(text: str) -> set[str]:
-    """The words of a text that name something: those with a digit; of dotted names also their parts."""
-    words: set[str] = set()
-    for found in _WORD.findall(text):
-        word = found.strip(".-_").lower()
-        words.add(word)
-        if "." in word and not _AMOUNT.fullmatch(word):
-            words.update(part for part in word.split(".") if any(c.isdigit() for c in part))
-    return words
+def _names(text: str) -> set[str]:
+    """The words of a title that name something: those with a digit."""
+    return {word for word in _parts(text) if not word.isalpha() and any(map(str.isdigit, word))}
+
+
+def _parts(text: str) -> list[str]:
+    """The words of a text; of dotted names ("order.1001") also their parts, of amounts ("45.00") not."""
+    words: list[str] = _WORDS(text.lower())
+    return words + [p for w in words if "." in w and not _AMOUNT.fullmatch(w) for p in w.split(".")]
 
 
 def _to_detail(

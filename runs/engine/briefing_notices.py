@@ -50,14 +50,14 @@ def read_decisions(run: int) -> dict[int, Decided]:
 def choose_noticed(
     steps: Steps, items: Sequence[Item], agent: Agent | None, decided: Mapping[int, Decided]
 ) -> set[int]:
-    """The numbers of the steps that a notice is about, and of the last settled think."""
+    """The numbers of the steps that a notice is about, the last reply among them."""
     since = steps.last_think
     recent = [row for row in steps.rows if row.number > since and row.kind != StepKind.THINK]
     chosen = {row.number for row in recent if row.state in _BAD or row.state in _OPEN or row.replayed}
     chosen |= {row.number for row in recent if row.number in decided}
     chosen |= {row.number for row in _unsettled(steps, items, agent)}
     chosen |= {row.number for row in steps.rows if row.state == StepState.IN_DOUBT}
-    return chosen | ({since} if since else set())
+    return chosen | ({steps.last_reply} if steps.last_reply else set())
 
 
 def write_notices(
@@ -206,23 +206,13 @@ def _children(head: Head) -> list[Notice]:
 
 
 def _last_reply(steps: Steps, details: Mapping[int, Detail]) -> list[Notice]:
-    """A reply that asked for nothing: cut off, refused, or text alone."""
-    detail = details.get(steps.last_think)
-    if detail is None:
+    """A reply that came to nothing: cut off, refused, or text alone. It stands until a reply was carried out."""
+    detail = details.get(steps.last_reply)
+    if detail is None or steps.last_reply == steps.last_think or not isinstance(detail.result, dict):
         return []
-    if any(row.number > detail.number and row.kind in (StepKind.ACT, StepKind.FINISH) for row in steps.rows):
-        return []
-    result = detail.result if isinstance(detail.result, dict) else {}
-    reason, text = str(result.get("stop_reason", "")), str(result.get("text", ""))
-    said = {"text": shorten_text(text, REASON_BYTES)} if text else {}
-    if reason == "max_tokens":
-        why = "the reply was cut off at its length limit, and nothing of it was done: ask for less at once"
-        return [{"notice": "cut_off", "reply": detail.number, "reason": why}]
-    if reason == "refusal":
-        return [{"notice": "reply_refused", "reply": detail.number} | said]
-    return [
-        {"notice": "text_only", "reply": detail.number, "reason": "the reply called no tool; only tools act"} | said
-    ]
+    kind, text = str(detail.result.get("notice") or "cut_off"), str(detail.result.get("text") or "")
+    notice: Notice = {"notice": kind, "reply": detail.number, "reason": shorten_text(detail.error, REASON_BYTES)}
+    return [notice | ({"text": shorten_text(text, REASON_BYTES)} if text and kind != "cut_off" else {})]
 
 
 _CHANGED = """

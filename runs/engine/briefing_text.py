@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Container, Sequence
 
 from runs.agents import Json
 
@@ -55,8 +56,8 @@ def shorten(value: Json, most: int, *, bytes_full: int | None = None) -> Json:
     if bytes_full is None:
         if size(value) <= most:
             return value
-        if isinstance(value, dict) and value.get("shortened") is True and isinstance(value.get("text"), str):
-            return {**value, "text": shorten_text(str(value["text"]), max(most - 200, 50))}
+        if isinstance(value, dict) and "artifact" in value and isinstance(value.get("text"), str):
+            return {**value, "text": shorten_text(str(value["text"]), max(most - 250, 50))}
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         bytes_full = len(text.encode("utf-8", "surrogatepass"))
     else:
@@ -75,19 +76,15 @@ def shorten_strings(value: Json, most: int) -> Json:
     return value
 
 
-def ranges(numbers: list[int]) -> str:
-    """Ascending numbers as text: 3-9,12,15-20."""
-    parts: list[str] = []
-    start = last = None
-    for number in [*numbers, None]:
-        if start is None or last is None:
-            start = last = number
-        elif number == last + 1:
-            last = number
+def ranges(numbers: Sequence[int], passed: Container[int] = ()) -> str:
+    """Ascending numbers as text: 3-9,12,15-20. A range may pass over the numbers in `passed`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and all(between in passed for between in range(parts[-1][1] + 1, number)):
+            parts[-1][1] = number
         else:
-            parts.append(str(start) if start == last else f"{start}-{last}")
-            start = last = number
-    return ",".join(parts)
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
 def _escape(found: re.Match[str]) -> str:
