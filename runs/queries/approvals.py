@@ -1,0 +1,139 @@
+"""Cards that ask a person, with the facts behind them as they stand now and what was decided: three queries a page."""
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Any
+
+from django.db.models import F, QuerySet
+
+from runs import sql
+from runs.agents import Json
+from runs.errors import Malformed
+from runs.models import Approval, Decision
+from runs.queries.paging import Page, Window, cut, in_range, within
+from runs.queries.shapes import ApprovalCard, DecisionRow, FactShown
+from runs.states import ApprovalState, FactState
+
+
+def find_approval(number: int, *, agents: Collection[str]) -> ApprovalCard | None:
+    if not in_range(number):
+        return None
+    cards = _show_all(_select(within(Approval.objects.filter(pk=number), agents, "run__agent")))
+    return cards[0] if cards else None
+
+
+def list_approvals(
+    window: Window,
+    *,
+    agents: Collection[str],
+    states: Collection[str] = (),
+    of_agents: Collection[str] = (),
+    run: int | None = None,
+) -> Page[ApprovalCard]:
+    """Cards, oldest first."""
+    if unknown := sorted(set(states) - set(ApprovalState)):
+        raise Malformed(f"{unknown[0]!r} is no state.", remedy=f"Known: {', '.join(ApprovalState)}.")
+    rows = within(Approval.objects.all(), agents, "run__agent")
+    if states:
+        rows = rows.filter(state__in=list(states))
+    if of_agents:
+        rows = rows.filter(run__agent__in=list(of_agents))
+    if run is not None:
+        rows = rows.filter(run=run)
+    if window.after is not None:
+        rows = rows.filter(pk__gt=window.after)
+    cards = _show_all(_select(rows.order_by("pk"))[: window.limit + 1])
+    return cut(cards, window, place=lambda card: card.id, show=lambda card: card)
+
+
+def _select(rows: QuerySet[Approval]) -> Any:
+    return rows.annotate(agent=F("run__agent"), step_number=F("step__number"))
+
+
+def _show_all(rows: Any) -> list[ApprovalCard]:
+    found = list(rows)
+    standing = _read_facts(found)
+    decided: dict[int, list[DecisionRow]] = defaultdict(list)
+    for decision in Decision.objects.filter(approval__in=found).select_related("by").order_by("pk"):
+        decided[decision.approval_id].append(_show_decision(decision))
+    return [_show(card, standing, decided[card.pk]) for card in found]
+
+
+def _read_facts(cards: list[Any]) -> dict[tuple[int, str], tuple[int, str, float | None, float]]:
+    """(run, name) → (version, state, age in seconds, max age in seconds) of every fact that these cards show."""
+    names = {(card.run_id, str(fact.get("name"))) for card in cards for fact in card.facts}
+    if not names:
+        return {}
+    rows = sql.fetch_all(
+        "SELECT f.run_id, f.name, f.version, lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at,"
+        " f.contradicted_at, lw_now()), extract(epoch FROM lw_now() - f.verified_at)::float8, f.max_age_s"
+        " FROM runs_fact f JOIN unnest(%s::bigint[], %s::text[]) AS wanted(run_id, name)"
+        " ON f.run_id = wanted.run_id AND f.name = wanted.name",
+        [[run for run, _ in names], [name for _, name in names]],
+    )
+    return {(run, name): (version, state, age, max_age) for run, name, version, state, age, max_age in rows}
+
+
+def _show(
+    card: Any,
+    standing: dict[tuple[int, str], tuple[int, str, float | None, float]],
+    decisions: list[DecisionRow],
+) -> ApprovalCard:
+    return ApprovalCard(
+        id=card.pk,
+        version=card.version,
+        run=card.run_id,
+        agent=card.agent,
+        step=card.step_number,
+        kind=card.kind,
+        state=card.state,
+        title=card.title,
+        why=card.why,
+        because=card.because,
+        tool=card.tool,
+        arguments=card.arguments,
+        digest=card.digest,
+        facts=[_show_fact(shown, standing.get((card.run_id, str(shown.get("name"))))) for shown in card.facts],
+        options=card.options,
+        evidence=card.evidence,
+        verdicts=card.verdicts if card.state == ApprovalState.PENDING else [],
+        verdict=card.verdict,
+        created_at=card.created_at,
+        expires_at=card.expires_at,
+        on_expiry=card.on_expiry,
+        closed_at=card.closed_at,
+        closed_because=card.closed_because,
+        decisions=decisions,
+    )
+
+
+def _show_fact(shown: dict[str, Any], now: tuple[int, str, float | None, float] | None) -> FactShown:
+    value: Json = shown.get("value")
+    if now is None:
+        state, age, max_age, changed = FactState.UNKNOWN.value, None, shown.get("max_age_s"), True
+    else:
+        version, state, age, max_age = now
+        changed = version != shown.get("version")
+    return FactShown(
+        name=str(shown.get("name")),
+        value=value,
+        version=int(shown.get("version") or 0),
+        age_s=None if age is None else round(max(age, 0.0), 1),
+        max_age_s=max_age,
+        state=state,
+        changed=changed,
+    )
+
+
+def _show_decision(decision: Decision) -> DecisionRow:
+    return DecisionRow(
+        by=decision.by.get_username(),
+        verdict=decision.verdict,
+        version=decision.version,
+        arguments=decision.arguments,
+        answer=decision.answer,
+        result=decision.result,
+        grant=decision.grant,
+        comment=decision.comment,
+        at=decision.at,
+    )
