@@ -13,9 +13,13 @@ from django.core import signing
 from django.db.models import QuerySet
 
 from runs import sql
-from runs.errors import Forbidden, Malformed, NotFound
+from runs.agents import Agent, get_agents
+from runs.clock import real_now
+from runs.errors import Forbidden, Malformed, NotFound, UnknownAgent, WrongState
 from runs.journal import Actor, append, require_transaction
 from runs.models import AgentGrant, ApiToken, Approval, Run
+from runs.queries.paging import EVERY_AGENT, in_range
+from runs.sanitise import clean_text
 
 
 class Role(StrEnum):
@@ -35,6 +39,7 @@ class Action(StrEnum):
     SWITCH = "switch"
     RECHECK = "recheck"
     EVENT = "event"
+    ACCESS = "change access"  # tokens, and which group sees which agent
 
 
 MAY: dict[Role, frozenset[Action]] = {
@@ -47,9 +52,9 @@ MAY: dict[Role, frozenset[Action]] = {
     Role.SERVICE: frozenset({Action.VIEW, Action.START, Action.EVENT}),
 }
 
-EVERY_AGENT = "*"
 _SIGN_IN_SALT = "longwatch.sign-in"
 SIGN_IN_LINK_S = 15 * 60
+MAX_TOKEN_NAME = 100
 
 
 def make_roles() -> None:
@@ -104,9 +109,27 @@ def visible_approvals(user: AbstractBaseUser) -> QuerySet[Approval]:
     return Approval.objects.all() if EVERY_AGENT in agents else Approval.objects.filter(run__agent__in=agents)
 
 
+def require_sight(user: AbstractBaseUser) -> None:
+    """Raises: NotFound, for a stranger: someone who sees no agent at all."""
+    if not visible_agents(user):
+        raise NotFound("agent", "at all")
+
+
+def get_agent(user: AbstractBaseUser, name: str) -> Agent:
+    """Raises: NotFound for a stranger; UnknownAgent, also for one that the person may not see."""
+    agents = visible_agents(user)
+    if not agents:
+        raise NotFound("agent", name)
+    known = get_agents()
+    seen = known if EVERY_AGENT in agents else {n: agent for n, agent in known.items() if n in agents}
+    if name not in seen:
+        raise UnknownAgent(name, list(seen))
+    return seen[name]
+
+
 def get_run(user: AbstractBaseUser, run: int) -> Run:
     """Raises: NotFound, also for a run of an agent that the person may not see."""
-    found = visible_runs(user).filter(pk=run).first()
+    found = visible_runs(user).filter(pk=run).first() if in_range(run) else None
     if found is None:
         raise NotFound("run", run)
     return found
@@ -114,7 +137,8 @@ def get_run(user: AbstractBaseUser, run: int) -> Run:
 
 def get_approval(user: AbstractBaseUser, approval: int) -> Approval:
     """Raises: NotFound, also for one of an agent that the person may not see."""
-    found = visible_approvals(user).filter(pk=approval).select_related("run", "step").first()
+    cards = visible_approvals(user).filter(pk=approval).select_related("run", "step")
+    found = cards.first() if in_range(approval) else None
     if found is None:
         raise NotFound("approval", approval)
     return found
@@ -125,6 +149,8 @@ def create_token(name: str, role: Role, *, actor: Actor) -> str:
     require_transaction()
     if not name.strip():
         raise Malformed("A token needs a name.")
+    if len(name) > MAX_TOKEN_NAME:
+        raise Malformed(f"A token's name has at most {MAX_TOKEN_NAME} characters.")
     user, _ = get_user_model().objects.get_or_create(username=f"token:{name}", defaults={"password": "!"})
     user.groups.set([Group.objects.get(name=role)])
     token = f"lw_{secrets.token_urlsafe(32)}"
@@ -134,6 +160,53 @@ def create_token(name: str, role: Role, *, actor: Actor) -> str:
     )
     append("token.created", actor=actor, after={"name": name, "role": role})
     return token
+
+
+def revoke_token(token: int, *, actor: Actor) -> None:
+    """End a token for good. Raises: WrongState, when it is ended already."""
+    require_transaction()
+    row = sql.fetch_one(
+        "UPDATE runs_apitoken SET revoked_at = lw_clock() WHERE id = %s AND revoked_at IS NULL RETURNING name", [token]
+    )
+    if row is None:
+        raise WrongState(f"Token {token}", "revoked", "revoked again")
+    append("token.revoked", actor=actor, before={"name": row[0]})
+
+
+def set_grant(group: Group, agent: str, *, actor: Actor, replaces: AgentGrant | None = None) -> AgentGrant:
+    """Let a group see an agent (`*`: every agent), instead of what `replaces` says."""
+    require_transaction()
+    agent = clean_text(agent)
+    before = None
+    if replaces is not None:
+        before = {"group": replaces.group.name, "agent": replaces.agent}
+        AgentGrant.objects.filter(pk=replaces.pk).update(group=group, agent=agent)
+        grant = AgentGrant.objects.get(pk=replaces.pk)
+    else:
+        grant, _ = AgentGrant.objects.get_or_create(group=group, agent=agent)
+    append("grant.set", actor=actor, before=before, after={"group": group.name, "agent": agent})
+    return grant
+
+
+def end_grant(grant: AgentGrant, *, actor: Actor) -> None:
+    require_transaction()
+    append("grant.ended", actor=actor, before={"group": grant.group.name, "agent": grant.agent})
+    AgentGrant.objects.filter(pk=grant.pk).delete()
+
+
+def spend_sign_in_token(token: str) -> User | None:
+    """The user of a sign-in link, whose last sign-in is now: so the link is spent. None: it is spent, old or forged."""
+    require_transaction()
+    user = read_sign_in_token(token)
+    if user is None:
+        return None
+    # Lock, then judge: of two at once with one link, the second finds another last sign-in.
+    user = User.objects.select_for_update(of=("self",)).get(pk=user.pk)
+    if read_sign_in_token(token) is None:
+        return None
+    User.objects.filter(pk=user.pk).update(last_login=real_now())
+    append("person.signed_in", actor=Actor(name=f"person:{user.get_username()}", user=user.pk), why="by link")
+    return user
 
 
 def find_token_user(token: str) -> User | None:

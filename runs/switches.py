@@ -91,6 +91,10 @@ def release(switch: Switch, *, reason: str, by: AbstractBaseUser) -> Switch:
 
 def _check_scope(scope: str) -> None:
     kind, _, name = scope.partition(":")
-    if scope == "all" or (kind in ("agent", "tool") and name) or (kind == "run" and name.isdecimal()):
+    if (
+        scope == "all"
+        or (kind in ("agent", "tool") and name)
+        or (kind == "run" and name.isascii() and name.isdecimal())
+    ):
         return
     raise Malformed(f"{scope!r} is no scope.", remedy="Use all, agent:NAME, tool:NAME or run:ID.")
