@@ -1,0 +1,65 @@
+"""Cards that ask a person, and the one route by which they are decided."""
+
+from decimal import Decimal
+from typing import Annotated
+
+from django.http import HttpResponse
+from ninja import Query, Router
+
+from console.api import bodies
+from console.api.answers import answer
+from console.api.errors import with_fresh
+from console.api.requests import Id, Request, Word, read_window, read_words
+from runs import operations, queries
+from runs.approvals import Said
+from runs.errors import NotFound
+from runs.queries import ApprovalCard, Page
+
+router = Router(tags=["Approvals"])
+
+
+@router.get("/approvals", response=Page[ApprovalCard], summary="List approvals, oldest first")
+def list_approvals(
+    request: Request,
+    state: Annotated[list[Word], Query()] = [],  # noqa: B006 - ninja reads it, nobody writes it
+    agent: Annotated[list[Word], Query()] = [],  # noqa: B006
+    after: Word | None = None,
+    limit: int | None = None,
+) -> HttpResponse:
+    """`state=pending` is the inbox."""
+    page = queries.list_approvals(
+        read_window(after, limit), agents=request.agents, states=read_words(state), of_agents=read_words(agent)
+    )
+    return answer(page)
+
+
+@router.get("/approvals/{approval}", response=ApprovalCard, summary="Read an approval")
+def read_approval(request: Request, approval: Id) -> HttpResponse:
+    """`facts` have the values that are shown, and how each stands now; `verdicts` are those that it allows."""
+    return answer(_read(request, approval))
+
+
+@router.post("/approvals/{approval}/decision", response=ApprovalCard, summary="Decide an approval, once")
+def decide(request: Request, approval: Id, body: bodies.Decide) -> HttpResponse:
+    """409 with the fresh approval when it is already decided, expired, void, or of another version."""
+    more = dict(body.grant) if body.grant else {}
+    grant = {name: format(Decimal(value), "f") for name, value in more.items() if value is not None} or None
+    said = Said(
+        verdict=body.verdict,
+        version=body.version,
+        arguments=body.arguments,
+        answer=body.answer,
+        result=body.result,
+        grant=grant,
+        comment=body.comment,
+    )
+    with with_fresh("approval", lambda: _read(request, approval)):
+        operations.decide(approval, said, by=request.auth)
+    return answer(_read(request, approval))
+
+
+def _read(request: Request, approval: int) -> ApprovalCard:
+    found = queries.find_approval(approval, agents=request.agents)
+    if found is None:
+        raise NotFound("approval", approval)
+    return found

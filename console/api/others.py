@@ -1,0 +1,100 @@
+"""Facts, events, switches."""
+
+from dataclasses import dataclass
+
+from django.http import HttpResponse
+from ninja import Router
+
+from console.api import bodies
+from console.api.answers import answer
+from console.api.errors import with_fresh
+from console.api.requests import Id, Request, Word, read_window
+from runs import access, operations, queries
+from runs.access import Action
+from runs.errors import NotFound
+from runs.queries import FactRow, Page, StepRow, SwitchCard
+
+router = Router()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredEvent:
+    id: int
+    matched_run: int | None
+
+
+@router.get("/facts/{fact}", response=FactRow, summary="Read a fact as it stands now", tags=["Facts"])
+def read_fact(request: Request, fact: Id) -> HttpResponse:
+    return answer(_read_fact(request, fact))
+
+
+@router.post("/facts/{fact}/recheck", response={202: StepRow}, summary="Check a fact again", tags=["Facts"])
+def recheck_fact(request: Request, fact: Id) -> HttpResponse:
+    """Queues a check through the fact's own source, and answers with that step."""
+    found = _read_fact(request, fact)
+    with with_fresh("fact", lambda: _read_fact(request, fact)):
+        step = operations.recheck_fact(fact, by=request.auth)
+    return answer(queries.find_step(found.run, step.number), status=202)
+
+
+@router.post(
+    "/events", response={202: StoredEvent, 200: StoredEvent}, summary="Deliver an event from outside", tags=["Events"]
+)
+def store_event(request: Request, body: bodies.StoreEvent) -> HttpResponse:
+    """It is stored first, so it may come before anything waits for it. The same delivery again: 200, the same id."""
+    access.require_sight(request.auth)
+    event, is_new = operations.store_event(
+        name=body.name,
+        key=body.key,
+        payload=body.payload,
+        source=body.source,
+        delivery_id=body.delivery_id,
+        by=request.auth,
+    )
+    matched = event.step.run_id if event.step else None
+    return answer(StoredEvent(id=event.pk, matched_run=matched), status=202 if is_new else 200)
+
+
+@router.get("/switches", response=Page[SwitchCard], summary="List switches, newest first", tags=["Switches"])
+def list_switches(
+    request: Request, engaged: bool | None = None, after: Word | None = None, limit: int | None = None
+) -> HttpResponse:
+    return answer(queries.list_switches(read_window(after, limit), agents=request.agents, engaged=engaged))
+
+
+@router.get("/switches/{switch}", response=SwitchCard, summary="Read a switch", tags=["Switches"])
+def read_switch(request: Request, switch: Id) -> HttpResponse:
+    return answer(_read_switch(request, switch))
+
+
+@router.post("/switches", response={201: SwitchCard}, summary="Engage a switch", tags=["Switches"])
+def engage_switch(request: Request, body: bodies.Engage) -> HttpResponse:
+    """Nothing new is taken in its scope until it is released. One that is engaged already stays as it is."""
+    access.require_sight(request.auth)
+    switch = operations.engage_switch(body.scope, reason=body.reason, by=request.auth)
+    return answer(_read_switch(request, switch.pk), status=201)
+
+
+@router.delete("/switches/{switch}", response=SwitchCard, summary="Release a switch", tags=["Switches"])
+def release_switch(request: Request, switch: Id, body: bodies.Release | None = None, reason: Word = "") -> HttpResponse:
+    """What it held goes on. The reason comes in the body or, for clients that send none with DELETE, in the query."""
+    _read_switch(request, switch)
+    access.require(request.auth, Action.SWITCH)
+    said = reason or (body.reason if body else "")
+    with with_fresh("switch", lambda: _read_switch(request, switch)):
+        operations.release_switch(switch, reason=said, by=request.auth)
+    return answer(_read_switch(request, switch))
+
+
+def _read_fact(request: Request, fact: int) -> FactRow:
+    found = queries.find_fact(fact, agents=request.agents)
+    if found is None:
+        raise NotFound("fact", fact)
+    return found
+
+
+def _read_switch(request: Request, switch: int) -> SwitchCard:
+    found = queries.find_switch(switch, agents=request.agents)
+    if found is None:
+        raise NotFound("switch", switch)
+    return found

@@ -1,0 +1,99 @@
+"""Read a request: who sends it, with what body."""
+
+import json
+import math
+from collections.abc import Collection
+from typing import Annotated, Any, NoReturn
+
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+from ninja import Schema
+from ninja.parser import Parser
+from ninja.security import HttpBearer
+from pydantic import AfterValidator, ConfigDict, Field
+
+from runs import access
+from runs.errors import Malformed, TooLarge
+from runs.queries import Window
+from runs.sanitise import clean_json
+
+MAX_BODY = 1024 * 1024
+MAX_DEPTH = 64
+BIGGEST = 2**63 - 1
+
+
+class Request(HttpRequest):
+    """A request that carried a valid token: whom it acts as, and the agents whose runs they see."""
+
+    auth: User
+    agents: Collection[str]
+
+
+class Bearer(HttpBearer):
+    openapi_description = "A token from `bin/manage createtoken`."
+
+    def authenticate(self, request: HttpRequest, token: str) -> User | None:
+        user = access.find_token_user(token)
+        if user is not None:
+            request.agents = access.visible_agents(user)  # type: ignore[attr-defined]  # see Request
+        return user
+
+
+class BodyParser(Parser):
+    """JSON bodies that can be stored as they are: no NaN, nothing nested without end, nothing huge."""
+
+    def parse_body(self, request: HttpRequest) -> Any:
+        if len(request.body) > MAX_BODY:
+            raise TooLarge(f"The body has more than {MAX_BODY} bytes.", remedy="Store large things elsewhere, by name.")
+        try:
+            body = json.loads(request.body, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            raise Malformed("The body is not JSON.", remedy="Send one JSON object, in UTF-8.") from None
+        if not isinstance(body, dict):
+            raise Malformed("The body is not a JSON object.", remedy="Send one JSON object, in UTF-8.")
+        if not _is_storable(body):
+            raise Malformed(
+                f"The body is nested deeper than {MAX_DEPTH}, or has a number without end.", remedy="Flatten it."
+            )
+        # What PostgreSQL refuses in a text (NUL, half a surrogate pair) is replaced, here as in what tools return.
+        return clean_json(body)
+
+
+class Body(Schema):
+    """Every body: a field that is not known is a mistake that its sender wants to hear of."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def _without_nul(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("holds a NUL character")
+    return text
+
+
+type Id = Annotated[int, Field(ge=1, le=BIGGEST)]
+type Word = Annotated[str, AfterValidator(_without_nul), Field(max_length=1000)]
+"""A short text of a query, which is compared with what is stored."""
+
+
+def read_window(after: str | None, limit: int | None) -> Window:
+    return Window.read(after, limit)
+
+
+def read_words(given: list[str]) -> list[str]:
+    """The values of a filter, repeated or separated by commas."""
+    return [word.strip() for text in given for word in text.split(",") if word.strip()]
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _is_storable(value: Any, depth: int = 0) -> bool:
+    if depth > MAX_DEPTH:
+        return False
+    if isinstance(value, dict):
+        return all(_is_storable(item, depth + 1) for item in value.values())
+    if isinstance(value, list):
+        return all(_is_storable(item, depth + 1) for item in value)
+    return not isinstance(value, float) or math.isfinite(value)
