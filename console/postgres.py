@@ -150,11 +150,13 @@ class EmbeddedServer:
     def is_used(self) -> bool:
         """Say whether anyone holds the server, this process included."""
         with self._lock():
-            fd = os.open(self.data_dir / "pg.users", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                return not _is_last(fd)
-            finally:
-                os.close(fd)
+            return self._is_held()
+
+    def stop_if_unused(self) -> None:
+        """Stop the server that nobody holds: for whoever outlives a killed `up`."""
+        with self._lock():
+            if not self._is_held():
+                self._stop()
 
     def destroy(self) -> None:
         """Stop the server and remove its data. For throwaway servers."""
@@ -166,6 +168,13 @@ class EmbeddedServer:
         for folder in {home.folder, home.socket_folder, _draft_of(home)}:
             shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def _is_held(self) -> bool:
+        fd = os.open(self.data_dir / "pg.users", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            return not _is_last(fd)
+        finally:
+            os.close(fd)
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:

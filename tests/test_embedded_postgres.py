@@ -188,7 +188,18 @@ def test_a_visitor_does_not_take_the_server_from_the_processes_of_a_killed_up(
     kill(up)
     leave(start_holder())
     assert server.pid == pid
-    leave(start_holder("up"))
+    server.stop_if_unused()
+    assert server.pid is None
+
+
+def test_a_server_in_use_is_not_stopped_by_who_only_cleans_up(
+    server: EmbeddedServer, start_holder: StartHolder
+) -> None:
+    up = start_holder("up")
+    pid = read_pid(up)
+    server.stop_if_unused()
+    assert server.pid == pid
+    leave(up)
     assert server.pid is None
 
 
