@@ -59,10 +59,10 @@ class Reply:
     """A whole reply, and what it cost. estimated: a part of its usage could not be read. timings: for people."""
 
     calls: Sequence[Called]
-    text: str
-    stop_reason: str
     amounts: Amounts
-    pricing: Pricing
+    pricing: Pricing = field(default_factory=Pricing)
+    text: str = ""
+    stop_reason: str = "tool_use"
     estimated: bool = False
     timings: Json = None
 

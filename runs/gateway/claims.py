@@ -1,0 +1,312 @@
+"""Taking a call: one transaction that judges and reserves, or parks what cannot be called now.
+
+Lock, then judge: the run, its open think step, the provider's limit, and last the budgets of the run and its ancestors.
+For the threads of the gateway.
+"""
+
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from runs import approvals, budgets, clock, course, lifecycle, processes, sql, steps, switches
+from runs.agents import Agent, get_agent
+from runs.budgets import Amounts
+from runs.engine import briefing, think
+from runs.engine.hand import later
+from runs.engine.waits import wait_for_budget, wait_for_contract
+from runs.errors import NoPrice, OverBudget, UnknownAgent
+from runs.gateway import limits, prices, provider
+from runs.gateway.database import OUTAGES
+from runs.gateway.prices import Rates
+from runs.gateway.provider import Credential, Request
+from runs.gateway.usage import Bounds, Tokens
+from runs.models import Approval, Run, Step
+from runs.states import ApprovalKind, ApprovalState, RunState, StepKind, StepState, Verdict, WaitingFor
+
+# What the API adds to a request that has tools (its own system prompt for them) is not in the bytes that are sent.
+UNSEEN_TOKENS = 2_000
+SLOWEST_TOKENS_PER_S = 20.0
+LEAST_TIMEOUT_S = 300.0
+PRICE_AGAIN_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """A call that was taken: its attempt is open and its worst case reserved. timeout_s: for the whole call."""
+
+    attempt: int
+    run: int
+    step: int
+    number: int
+    request: Request
+    bounds: Bounds
+    priced_at: datetime
+    reserved: Amounts
+    timeout_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parked:
+    """A run was due, and no call was made for it now."""
+
+    run: int
+
+
+class CannotTake(Exception):
+    """Taking this run's call failed for a reason of our own. passing: a lock that took too long, or an outage."""
+
+    def __init__(self, run: int, *, passing: bool) -> None:
+        self.run, self.passing = run, passing
+        super().__init__(f"the call of run {run} could not be taken")
+
+
+def take_call(
+    gateway: uuid.UUID, credential: Credential | None, *, avoid: Collection[int] = ()
+) -> Taken | Parked | None:
+    """Take the call of one due run. None: none is due. avoid: runs to leave alone.
+
+    Raises:
+        CannotTake: something of ours broke; its cause says what.
+    """
+    number: int | None = None
+    try:
+        with transaction.atomic(durable=True):
+            switches.lock_shared()
+            number = _find_due(avoid)
+            return None if number is None else _take(number, gateway, credential)
+    except _Short as short:
+        return _park_for_budget(short)
+    except OUTAGES as error:
+        if number is None:
+            raise
+        connection.close()
+        raise CannotTake(number, passing=True) from error
+    except Exception as error:
+        if number is None:
+            raise
+        raise CannotTake(number, passing=False) from error
+
+
+def begin(attempt: int) -> bool:
+    """The last look, right before the request is sent."""
+    with transaction.atomic(durable=True):
+        return steps.begin(attempt)
+
+
+def quarantine(run: int, error: str) -> None:
+    """Let a run whose call cannot even be taken wait for a person, so that it is not tried for ever."""
+    with transaction.atomic(durable=True):
+        switches.lock_shared()
+        locked = lifecycle.lock(run)
+        step = _open_think(locked)
+        if step is None:
+            return
+        think.ask_person(locked, step, ApprovalKind.FAILURE, title="A model call could not be prepared", why=error)
+        course.rest(locked, holding=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a gateway has in flight, as the database sees it: open attempts (when renewed), and those to cut, with why."""
+
+    open: frozenset[int]
+    cuts: list[tuple[int, str]]
+
+
+def look(gateway: uuid.UUID, *, renew: bool) -> Look:
+    """Find what must be cut: its run ended, was paused, or switched off. renew: and renew every lease in one statement."""
+    still_open: list[int] = []
+    if renew:
+        still_open = steps.renew_attempts(gateway, lease_s=settings.LEASE_S)
+        processes.saw(gateway)
+    cuts = [(int(attempt), str(why)) for attempt, why in sql.fetch_all(_CUTS, {"gateway": gateway, "tool": ""})]
+    return Look(open=frozenset(still_open), cuts=cuts)
+
+
+class _Short(Exception):
+    def __init__(self, run: int, amounts: Amounts) -> None:
+        self.run, self.amounts = run, amounts
+        super().__init__()
+
+
+_DUE = """
+    SELECT r.id FROM runs_run r
+    WHERE r.state = 'thinking' AND r.due_at <= lw_now() AND r.id <> ALL(%s)
+      AND coalesce(least(r.expires_at, r.deadline_at) > lw_now(), true)
+      AND NOT EXISTS (SELECT FROM runs_attempt a WHERE a.run_id = r.id AND a.outcome = 'open')
+    ORDER BY r.priority DESC, r.due_at LIMIT 1 FOR UPDATE OF r SKIP LOCKED
+"""
+
+_CUTS = f"""
+    SELECT a.id, CASE WHEN r.ended_at IS NOT NULL THEN 'the run was ' || r.state
+                      WHEN r.paused_at IS NOT NULL THEN 'paused: ' || r.pause_reason
+                      ELSE 'switch ' || s.scope || ': ' || s.reason END
+    FROM runs_attempt a JOIN runs_run r ON r.id = a.run_id
+    LEFT JOIN LATERAL ({switches.IN_SCOPE}) s ON true
+    WHERE a.holder = %(gateway)s AND a.outcome = 'open'
+      AND (r.ended_at IS NOT NULL OR r.paused_at IS NOT NULL OR s.scope IS NOT NULL)
+"""
+
+
+def _find_due(avoid: Collection[int]) -> int | None:
+    row = sql.fetch_one(_DUE, [list(avoid)])
+    return int(row[0]) if row else None
+
+
+def _open_think(run: Run) -> Step | None:
+    """The think step of a locked run that is ours to call, locked; None when somebody else has it by now."""
+    if run.state != RunState.THINKING:
+        return None
+    found = Step.objects.filter(run=run, kind=StepKind.THINK, state=StepState.PLANNED).first()
+    return steps.lock(found.pk) if found else None
+
+
+def _take(number: int, gateway: uuid.UUID, credential: Credential | None) -> Taken | Parked:
+    # The row is locked; what is decided about it is read now, in statements of their own.
+    run = lifecycle.lock(number)
+    step = _open_think(run)
+    if step is None:
+        if run.state == RunState.THINKING and not Step.objects.filter(run=run, state=StepState.TAKEN).exists():
+            course.rest(run, holding=True)
+        return Parked(run=number)
+    if by := think.holder_of(run):
+        lifecycle.hold(run.pk, by)
+        return Parked(run=number)
+    try:
+        agent = get_agent(run.agent)
+    except UnknownAgent:
+        wait_for_contract(step, run.agent)
+        return _parked(run)
+    if agent.decide is not None:
+        # By its code of today it decides without a model: its worker has it.
+        course.rest(run, holding=True)
+        return Parked(run=number)
+    if credential is None:
+        note = "there is no credential for the model provider. Set ANTHROPIC_API_KEY and start the gateway again."
+        think.ask_person(run, step, ApprovalKind.CREDENTIAL, title="No credential for the model provider", why=note)
+        return _parked(run)
+    return _take_step(run, step, agent, gateway, credential)
+
+
+def _take_step(run: Run, step: Step, agent: Agent, gateway: uuid.UUID, credential: Credential) -> Taken | Parked:
+    request = briefing.request(agent, briefing.build(run.pk))
+    bounds = Bounds(
+        prompt=provider.measure(request) + UNSEEN_TOKENS,
+        output=request.max_tokens,
+        long_cache=provider.asks_long_cache(request),
+    )
+    priced_at = clock.now()
+    try:
+        worst = _worst(prices.dearest(request.model, at=priced_at, prompt=bounds.prompt), request, bounds)
+    except NoPrice as error:
+        _wait_for_price(run, step, error)
+        return _parked(run)
+    if closed := limits.pass_through(credential.name, request.model):
+        _wait_for_provider(step, closed)
+        return _parked(run)
+    timeout_s = LEAST_TIMEOUT_S + request.max_tokens / SLOWEST_TOKENS_PER_S
+    attempt = steps.open_attempt(
+        step,
+        epoch=run.epoch,
+        holder=gateway,
+        performer=gateway,
+        lease_s=settings.LEASE_S,
+        begin_within_s=settings.LEASE_S,
+        timeout_s=timeout_s,
+    )
+    try:
+        budgets.reserve(run.pk, worst, attempt=attempt.pk, note=f"step {step.number}: at most, for {request.model}")
+    except OverBudget:
+        # The attempt goes with this transaction; the next one judges again and parks.
+        raise _Short(run.pk, worst) from None
+    return Taken(
+        attempt=attempt.pk,
+        run=run.pk,
+        step=step.pk,
+        number=step.number,
+        request=request,
+        bounds=bounds,
+        priced_at=priced_at,
+        reserved=worst,
+        timeout_s=timeout_s,
+    )
+
+
+def _parked(run: Run) -> Parked:
+    """Move a run whose think step waits now to where that puts it."""
+    course.rest(run, holding=True)
+    return Parked(run=run.pk)
+
+
+def _park_for_budget(short: _Short) -> Parked:
+    with transaction.atomic(durable=True):
+        run = lifecycle.lock(short.run)
+        step = _open_think(run)
+        if step is not None:
+            try:
+                budgets.require_room(run.pk, short.amounts)
+            except OverBudget as error:
+                wait_for_budget(run, step, error)
+                course.rest(run, holding=True)
+    return Parked(run=short.run)
+
+
+def _wait_for_price(run: Run, step: Step, error: NoPrice) -> None:
+    """What cannot be priced does not run, whatever its limits: unknown never counts as zero."""
+    note = (
+        f"there is no price for the model {error.model!r}, so what a call may cost is not known. "
+        "Add its price, or give the agent a model that has one."
+    )
+    if not Approval.objects.filter(step=step, kind=ApprovalKind.BUDGET, state=ApprovalState.PENDING).exists():
+        approvals.ask(
+            run,
+            ApprovalKind.BUDGET,
+            title=f"No price for {error.model}",
+            why=note,
+            step=step,
+            evidence={"model": error.model},
+            verdicts=[Verdict.STOP],
+        )
+    steps.wait(
+        step,
+        WaitingFor.BUDGET,
+        note=note,
+        on="an operator",
+        wake_at=later(PRICE_AGAIN_S),
+        and_then="the price is looked up again",
+    )
+
+
+def _wait_for_provider(step: Step, closed: limits.Closed) -> None:
+    steps.wait(
+        step,
+        WaitingFor.PROVIDER,
+        note=closed.reason,
+        on="the model provider",
+        wake_at=later(closed.wait_s),
+        and_then="the model is called",
+    )
+
+
+def _worst(rates: Rates, request: Request, bounds: Bounds) -> Amounts:
+    """The most that a call can cost: every byte a token of the dearest class that the request allows, a full output."""
+    dearest = "uncached"
+    if provider.asks_cache(request) and rates.write_5m > rates.uncached:
+        dearest = "write_5m"
+    if bounds.long_cache:
+        dearest = "write_1h"
+    tokens = _all_of(dearest, bounds)
+    return Amounts(usd=rates.cost(tokens), tokens=tokens.total, calls=1, steps=1)
+
+
+def _all_of(name: str, bounds: Bounds) -> Tokens:
+    match name:
+        case "write_1h":
+            return Tokens(write_1h=bounds.prompt, output=bounds.output)
+        case "write_5m":
+            return Tokens(write_5m=bounds.prompt, output=bounds.output)
+    return Tokens(uncached=bounds.prompt, output=bounds.output)
