@@ -1,11 +1,12 @@
 """What every test stands on: a real PostgreSQL of its own, and the product's commands against it."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,16 @@ def _remove_leftovers() -> None:
         # A folder without the file is one that another session is making right now.
         if folder.stat().st_uid == os.geteuid() and (folder / "pg.users").exists() and not server.is_used():
             server.destroy()
+
+
+@pytest.fixture
+def scratch_folder() -> Iterator[Path]:
+    """A folder for data of its own, embedded servers included; `tmp_path` is closed to the server's user."""
+    folder = make_scratch_folder()
+    yield folder
+    for users in list(folder.rglob("pg.users")):
+        EmbeddedServer(users.parent).destroy()
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """One server per data folder: shared while anybody uses it, gone when nobody does, whole after kill -9."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -42,11 +41,8 @@ def made_once() -> Iterator[Path]:
 
 
 @pytest.fixture
-def new_data_dir() -> Iterator[Path]:
-    folder = make_scratch_folder()
-    yield folder / "data"
-    EmbeddedServer(folder / "data").destroy()
-    folder.rmdir()
+def new_data_dir(scratch_folder: Path) -> Path:
+    return scratch_folder / "data"
 
 
 @pytest.fixture
@@ -288,16 +284,11 @@ def test_it_listens_on_its_socket_only_and_waits_for_the_disk(data_dir: Path) ->
 @pytest.mark.parametrize(
     "name", ["long" * 40, "with, comma", "with space 'and\" $quote"], ids=["long", "comma", "quotes"]
 )
-def test_any_folder_name_works(name: str) -> None:
-    scratch = make_scratch_folder()
-    server = EmbeddedServer(scratch / name / "data", settings=THROWAWAY)
-    try:
-        server.acquire()
-        assert query(server, "SELECT 1") == [(1,)]
-        assert len(os.fsencode(server.home.socket_folder / ".s.PGSQL.5432")) <= 107
-    finally:
-        server.destroy()
-        shutil.rmtree(scratch)
+def test_any_folder_name_works(scratch_folder: Path, name: str) -> None:
+    server = EmbeddedServer(scratch_folder / name / "data", settings=THROWAWAY).acquire()
+    assert query(server, "SELECT 1") == [(1,)]
+    assert len(os.fsencode(server.home.socket_folder / ".s.PGSQL.5432")) <= 107
+    server.destroy()
     assert not server.home.socket_folder.exists()
 
 
