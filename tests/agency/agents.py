@@ -1,0 +1,151 @@
+"""Agents for tests. `scripted` follows `inputs["script"]`: a list of rounds, each a list of calls; then it finishes.
+
+Each tool plays one class of effect at the sandbox shop, where what really happened is counted.
+"""
+
+import os
+import signal
+import time
+from decimal import Decimal
+from typing import Any
+
+from django.conf import settings
+
+from runs.agents import (
+    Agent,
+    Ask,
+    Briefing,
+    Budget,
+    Call,
+    DidNotHappen,
+    Effect,
+    Found,
+    Happened,
+    Json,
+    Refused,
+    Unknown,
+    Unsure,
+    above,
+    days,
+    never,
+    seconds,
+    tool,
+)
+from runs.examples.shop.client import ShopClient, ShopRefused, ShopUnknown, ShopUnreachable
+
+REST = ["order.{order}"]
+
+
+def shop(call: Call) -> ShopClient:
+    return ShopClient(url=settings.SHOP_URL, timeout_s=2.0, caller=f"run {call.run} step {call.step}")
+
+
+def pay(call: Call, order: str, amount: Decimal, memo: str, key: str | None = None) -> Any:
+    try:
+        return shop(call).refund(order, amount, memo=memo, key=call.key if key is None else key)
+    except ShopUnreachable as refusal:
+        raise Refused(str(refusal)) from refusal
+    except ShopUnknown as unknown:
+        raise Unknown(str(unknown)) from unknown
+    except ShopRefused as refusal:
+        raise Refused(str(refusal)) from refusal
+
+
+@tool(effect=Effect.READ, attempts=2, backoff=0.05)
+def read_order(call: Call, order: str) -> Any:
+    """Read an order."""
+    return shop(call).read_order(order)
+
+
+@tool(effect=Effect.KEYED, irreversible=True, identity=["order", "amount"], approval=above("amount", 200),
+      rests_on=REST, locks=REST, timeout=5, visible_within=0.2, backoff=0.05)  # fmt: skip
+def pay_keyed(call: Call, order: str, amount: Decimal, memo: str = "") -> Any:
+    """Pay; the receiver honours the key."""
+    return pay(call, order, amount, memo)
+
+
+@tool(effect=Effect.CHECKABLE, irreversible=True, identity=["order", "amount"], approval=never,
+      rests_on=REST, locks=REST, timeout=5, visible_within=0.2, backoff=0.05)  # fmt: skip
+def pay_checkable(call: Call, order: str, amount: Decimal, memo: str = "") -> Any:
+    """Pay; whether it happened can be looked up."""
+    return pay(call, order, amount, call.key)
+
+
+@pay_checkable.reconcile
+def find_payment(call: Call, order: str, amount: Decimal, memo: str = "") -> Found:
+    try:
+        made = shop(call).list_refunds(order)["refunds"]
+    except (ShopUnknown, ShopRefused) as failure:
+        return Unsure(evidence=str(failure))
+    for refund in made:
+        if refund["memo"] == call.key:
+            return Happened(result={"refund": refund["refund"], "amount": refund["amount"]})
+    return DidNotHappen(evidence=len(made))
+
+
+@tool(effect=Effect.ONCE, irreversible=True, identity=["order", "amount"], approval=never,
+      rests_on=REST, locks=REST, timeout=5, backoff=0.05)  # fmt: skip
+def pay_once(call: Call, order: str, amount: Decimal, memo: str = "") -> Any:
+    """Pay; it can neither be repeated nor looked up."""
+    return pay(call, order, amount, memo, key=f"{call.key}-{time.time_ns()}")
+
+
+@tool(effect=Effect.IDEMPOTENT, identity=["request"], backoff=0.05, timeout=5)
+def close_request(call: Call, request: str, outcome: str) -> Any:
+    """Close a request; repeating is harmless."""
+    return shop(call).close_request(request, outcome)
+
+
+@tool(effect=Effect.READ, attempts=3, backoff=0.05)
+def die(call: Call) -> None:
+    """Kill the process it runs in."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tool(effect=Effect.READ, attempts=2, backoff=0.05)
+def fail(call: Call, word: str) -> None:
+    """Fail."""
+    raise ValueError(word)
+
+
+@tool(effect=Effect.READ)
+def give(call: Call, value: Any) -> Any:
+    """Return what it is given."""
+    return value
+
+
+@tool(effect=Effect.READ, timeout=30)
+def linger(call: Call, for_s: float, heed: bool = True) -> Json:
+    """Take its time; `heed`: give up when a stop is requested."""
+    until = time.monotonic() + for_s
+    while time.monotonic() < until:
+        if heed and call.stop_requested():
+            return {"stopped": True}
+        call.heartbeat({"left_s": round(until - time.monotonic(), 1)})
+        time.sleep(0.05)
+    return {"stopped": False}
+
+
+def follow(briefing: Briefing) -> list[Ask]:
+    """The next round of the script: each call of the rounds before has its line in the log by now."""
+    told = sum(1 for line in briefing.log if "tool" in line)
+    for calls in briefing.inputs.get("script", []):
+        if told <= 0:
+            return [Ask(**call) for call in calls]
+        told -= len(calls)
+    return [Ask(tool="finish", arguments={"outcome": "the script is over", "evidence": []})]
+
+
+TOOLS = [read_order, pay_keyed, pay_checkable, pay_once, close_request, die, fail, give, linger]
+
+scripted = Agent(
+    name="scripted",
+    instructions="Follows its script.",
+    decide=follow,
+    tools=TOOLS,
+    facts={"order.*": seconds(60)},
+    budget=Budget(usd="1.00", steps=200),
+    max_age=days(1),
+    recheck={"order.*": read_order},
+    spawns=["scripted"],
+)
