@@ -1,6 +1,8 @@
 """Runs for the tests of the briefing, made through the writers, as the engine would."""
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -9,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from runs import approvals, artifacts, budgets, clock, facts, lifecycle, steps
-from runs.agents import Agent, Budget, Call, Effect, Json, tool
+from runs.agents import Agent, Budget, Call, Effect, Json, get_agents, tool
 from runs.approvals import Said
 from runs.models import Approval, Fact, Run, Step, WorkItem
 from runs.states import ApprovalKind, ApprovalState, StepKind, StepState, Verdict, WorkState
@@ -249,3 +251,13 @@ def approver() -> User:
 
 def said(verdict: Verdict, comment: str = "") -> Said:
     return Said(verdict=verdict, comment=comment)
+
+
+@contextmanager
+def known(*agents: Agent) -> Iterator[None]:
+    """Let these agents be found, as if an installed app had them."""
+    registry = get_agents()
+    registry.update({agent.name: agent for agent in agents})
+    yield
+    for agent in agents:
+        del registry[agent.name]
