@@ -14,9 +14,7 @@ def main() -> None:
     # Only now, because it waits for weeks and should weigh little.
     from console.postgres import EmbeddedServer
 
-    server = EmbeddedServer(Path(sys.argv[2]))
-    if server.pid is not None:
-        server.acquire(keep=True).release()
+    EmbeddedServer(Path(sys.argv[2])).stop_if_unused()
 
 
 if __name__ == "__main__":
