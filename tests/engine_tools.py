@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
+from pytest_django import DjangoDbBlocker
 
 from runs import operations, sql
 from runs.engine.sweep import sweep_once
@@ -17,19 +18,26 @@ from runs.states import RUN_FINAL, WAITS_ON_PEOPLE, ApprovalState, RunState
 from tests.shop_process import ShopProcess
 from tests.waiting import wait_until
 
-__all__ = ["Engine", "call", "engine", "shop_process"]
+__all__ = ["Engine", "call", "dig", "engine", "shop_process", "workers"]
 
 
 def call(tool: str, because: str = "the script says so", **arguments: Any) -> dict[str, Any]:
     return {"tool": tool, "arguments": arguments, "because": because}
 
 
+def dig(value: Any, *path: str | int) -> Any:
+    """What stands at this place in a JSON value."""
+    for part in path:
+        value = value[part]
+    return value
+
+
 class Engine:
     """One worker, stepped by the test."""
 
-    def __init__(self, shop: ShopProcess) -> None:
-        self.worker = Worker()
-        self.shop: ShopClient = shop.client(caller="the test")
+    def __init__(self, shop: ShopClient, worker: Worker) -> None:
+        self.worker = worker
+        self.shop = shop
         self.person = User.objects.create_superuser("ana")
 
     def start(self, *script: list[dict[str, Any]], **start: Any) -> Run:
@@ -98,23 +106,39 @@ class Engine:
         return len(self.shop.list_refunds(order)["refunds"])
 
 
-@pytest.fixture
-def shop_process(tmp_path: Any) -> Iterator[ShopProcess]:
-    process = ShopProcess(tmp_path / "shop")
+@pytest.fixture(scope="session")
+def shop_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShopProcess]:
+    """One shop for all: orders are told apart, and faults match one order."""
+    process = ShopProcess(tmp_path_factory.mktemp("shop"))
     yield process
     process.stop()
 
 
+@pytest.fixture(scope="session")
+def workers(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[list[Worker]]:
+    """The worker, kept with its tool process from test to test: starting one takes longer than most tests."""
+    kept: list[Worker] = []
+    yield kept
+    with django_db_blocker.unblock():
+        for worker in kept:
+            worker.tools.close()
+
+
 @pytest.fixture
 def engine(
-    database_url: str, shop_process: ShopProcess, monkeypatch: pytest.MonkeyPatch, settings: Any
+    database_url: str,
+    shop_process: ShopProcess,
+    workers: list[Worker],
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
 ) -> Iterator[Engine]:
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("LONGWATCH_SHOP_URL", shop_process.url)
     settings.SHOP_URL = shop_process.url
     settings.LEASE_S = 5.0
-    driven = Engine(shop_process)
-    yield driven
-    driven.worker.tools.close()
-
-
+    if not workers:
+        workers.append(Worker())
+    shop = shop_process.client(caller="the test")
+    shop.clear_faults()
+    yield Engine(shop, workers[0])
+    sql.execute("UPDATE lw_clock_shift SET shift = '0'")
