@@ -183,7 +183,7 @@ LOGGING = {
         "django": {"handlers": [], "propagate": True},
         "django.server": {"handlers": [], "propagate": True},
         "django-q": {"handlers": [], "level": "WARNING", "propagate": True},
-        "httpx": {"level": "WARNING"},
+        "httpx2": {"level": "WARNING"},
         "anthropic": {"level": "WARNING"},
     },
 }

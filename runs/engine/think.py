@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from django.db import transaction
 
-from runs import approvals, budgets, course, lifecycle, notify, steps, switches
+from runs import approvals, budgets, course, lifecycle, notify, sql, steps, switches
 from runs.agents import Agent, Ask, BadArguments, Json, Tool, get_agent
 from runs.budgets import Amounts, Pricing
 from runs.engine.builtin import BUILTINS
@@ -37,7 +37,8 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 MOST_CALLS = 64
 
-_COUNTED = frozenset({AttemptOutcome.FAILED}) | MAY_HAVE_ACTED
+# That a gateway died or was cut off says nothing about the call.
+_COUNTED = frozenset({AttemptOutcome.FAILED, AttemptOutcome.UNKNOWN})
 # A reply that ended for one of these reasons is whole: its calls may be executed.
 _WHOLE = frozenset({"tool_use", "end_turn"})
 # Not a tool's own arguments, but what every call may say about itself.
@@ -140,12 +141,12 @@ def fail(
     """Close an attempt that brought no reply, and say what comes next. Does nothing to one that is closed for good.
 
     outcome: REFUSED (the provider did not take it), NOT_BEGUN, CUT, FAILED, UNKNOWN (what it used is not known), and,
-    for the sweep, LOST and DEAD. The last four but CUT count where `retry` says so.
+    for the sweep, LOST: then its lease is judged again.
     """
     with transaction.atomic(durable=True):
         switches.lock_shared()
         run, step, attempt = _lock(attempt_id)
-        if attempt.outcome != AttemptOutcome.OPEN:
+        if attempt.outcome != AttemptOutcome.OPEN or (outcome == AttemptOutcome.LOST and not _lease_is_over(attempt)):
             return
         wanted = _is_current(step, attempt)
         steps.close_attempt(attempt, outcome, error=error, late=run.state in RUN_FINAL)
@@ -243,6 +244,11 @@ def _lock(attempt_id: int) -> tuple[Run, Step, Attempt]:
     run = lifecycle.lock(found.run_id)
     step = steps.lock(found.step_id)
     return run, step, steps.lock_attempt(attempt_id)
+
+
+def _lease_is_over(attempt: Attempt) -> bool:
+    (over,) = sql.fetch_row("SELECT lease_until < clock_timestamp() FROM runs_attempt WHERE id = %s", [attempt.pk])
+    return bool(over)
 
 
 def _is_current(step: Step, attempt: Attempt) -> bool:

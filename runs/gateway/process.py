@@ -70,6 +70,7 @@ class Gateway:
         self._capacity = capacity
         self._ident = uuid.UUID(int=0)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._taking = 0
         self._avoided: dict[int, float] = {}
         self._unknown: frozenset[int] = frozenset()
         self._stopping = asyncio.Event()
@@ -122,8 +123,14 @@ class Gateway:
     async def _claim(self) -> None:
         while not self._stopping.is_set():
             self._due.clear()
-            while len(self.calls) < self._capacity and not self._stopping.is_set():
-                if not await self._take_one():
+            # Counted before it is taken, so that two claimers do not share one place.
+            while len(self.calls) + self._taking < self._capacity and not self._stopping.is_set():
+                self._taking += 1
+                try:
+                    found = await self._take_one()
+                finally:
+                    self._taking -= 1
+                if not found:
                     break
             await _wait(self._due, POLL_S)
 
