@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
+from runs import clock
 from runs.agents import Briefing, Json
 from runs.engine.briefing import Request, Shares, build, parts, request
 from runs.examples.model.usage import PromptCache, divide_prompt
@@ -180,6 +182,16 @@ def test_large_facts_are_shortened_from_the_largest_on_and_all_are_named() -> No
     assert told["order.7"] == {"paid": "45.00"}
     assert told["order.big"]["shortened"] is True
     assert {p.name: p.tokens for p in parts(request(DESK, briefing))}["facts"] <= SMALL.facts
+
+
+def test_of_more_facts_than_can_be_told_the_last_verified_are_and_how_many_more_there_are() -> None:
+    scene = start()
+    now = clock.now()
+    for place in range(120):
+        scene.record(f"order.{place:03}", "x" * 100, observed_at=now - timedelta(seconds=place))
+    *told, more = build(scene.run.pk, shares=SMALL).facts
+    assert [fact["fact"] for fact in told] == [f"order.{place:03}" for place in range(len(told))]
+    assert more["and"] == 120 - len(told) > 0
 
 
 def test_the_number_of_queries_does_not_grow_with_the_run(

@@ -32,15 +32,15 @@ def build(run: int, *, at: datetime | None = None, shares: Shares | None = None)
     """
     shares = shares or Shares(log=getattr(settings, "BRIEFING_LOG_TOKENS", Shares.log))
     head = briefing_now.read_head(run, at)
-    agent = get_agents().get(head.agent)
+    effects = briefing_log.list_effects(get_agents().get(head.agent))
     steps = briefing_log.read_steps(run)
     items = briefing_now.read_items(run)
     decided = briefing_notices.read_decisions(run)
-    fold = briefing_log.choose(steps, items, agent, share=shares.log * 4)
-    noticed = briefing_notices.choose_noticed(steps, items, agent, decided)
+    fold = briefing_log.choose(steps, items, effects, share=shares.log * 4)
+    noticed = briefing_notices.choose_noticed(steps, items, effects, decided)
     details = briefing_log.read_details(run, [*fold.live, *noticed])
     edited = frozenset(number for number, decision in decided.items() if decision.verdict == Verdict.EDIT)
-    log = briefing_log.write(fold, steps, details, agent, edited)
+    log = briefing_log.write(fold, steps, details, effects, edited)
     return Briefing(
         run=head.id,
         uid=head.uid,
@@ -51,7 +51,7 @@ def build(run: int, *, at: datetime | None = None, shares: Shares | None = None)
         log_blocks=log.blocks,
         facts=briefing_now.read_facts(run, head.at, share=shares.facts * 4),
         work=briefing_now.write_work(items),
-        notices=briefing_notices.write_notices(head, steps, details, noticed, agent, decided),
+        notices=briefing_notices.write_notices(head, steps, details, noticed, effects, decided),
         budget=briefing_now.read_budget(run),
         now=briefing_now.write_now(head),
     )

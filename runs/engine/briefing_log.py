@@ -7,7 +7,6 @@ it saw, plus the new lines, until the share is full; only then much is folded at
 A step belongs to the work items whose titles name one of its arguments ("1001", "r12") and that were open at its time.
 """
 
-import json
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 from runs import sql
 from runs.agents import Agent, Tool
-from runs.engine.briefing_text import ranges, shorten, shorten_strings, shorten_text, size
+from runs.engine.briefing_text import load, ranges, shorten, shorten_strings, shorten_text, size
 from runs.states import STEP_FINAL, StepKind, StepState
 
 RESULT_BYTES = 4_000
@@ -35,6 +34,8 @@ _WORDS = re.compile(r"\w+(?:[.\-]\w+)*").findall
 _AMOUNT = re.compile(r"\d+\.\d+")
 
 type Line = dict[str, Any]
+# The agent's tools that act, by name: what tells one call of them from another is their identity, of any other call all.
+type Effects = Mapping[str, Tool]
 
 
 class Row(NamedTuple):
@@ -83,7 +84,7 @@ class Detail:
     """What is read of the steps that are shown one by one."""
 
     number: int
-    asked: dict[str, Any]
+    asked: dict[str, Any]  # empty where the arguments are what was asked
     result: Any
     result_bytes: int | None  # set where `result` is only the beginning of its JSON text
     error: str
@@ -116,10 +117,10 @@ def read_details(run: int, numbers: Iterable[int]) -> dict[int, Detail]:
     return {row[0]: _to_detail(*row) for row in sql.fetch_all(_DETAILS, {"run": run, "numbers": sorted(set(numbers))})}
 
 
-def choose(steps: Steps, items: Sequence[Item], agent: Agent | None, *, share: int) -> "Fold":
+def choose(steps: Steps, items: Sequence[Item], effects: Effects, *, share: int) -> "Fold":
     """Which steps are shown one by one, and the lines that stand for the others. share: bytes."""
     unlisted = frozenset(row.number for row in steps.rows if row.kind == StepKind.THINK)
-    fold = Fold(items=items, agent=agent, share=share, unlisted=unlisted)
+    fold = Fold(items=items, effects=effects, share=share, unlisted=unlisted)
     finished = steps.finished
     if sum(row.bytes for row in finished) > share:
         fold.play(finished, steps.thinks)
@@ -128,12 +129,10 @@ def choose(steps: Steps, items: Sequence[Item], agent: Agent | None, *, share: i
     return fold
 
 
-def write(
-    fold: "Fold", steps: Steps, details: Mapping[int, Detail], agent: Agent | None, edited: frozenset[int]
-) -> Log:
+def write(fold: "Fold", steps: Steps, details: Mapping[int, Detail], effects: Effects, edited: frozenset[int]) -> Log:
     """Write the log: what is folded, then the finished steps in order, one block per think."""
     lines = {
-        number: write_line(row, details[number], agent, edited=number in edited)
+        number: write_line(row, details[number], effects, edited=number in edited)
         for number, row in fold.live.items()
         if number in details
     }
@@ -152,7 +151,7 @@ def write(
     )
 
 
-def write_line(row: Row, detail: Detail, agent: Agent | None, *, edited: bool = False) -> Line:
+def write_line(row: Row, detail: Detail, effects: Effects, *, edited: bool = False) -> Line:
     """One finished step as the model sees it. Its first four words are what the rehearsal model reads."""
     outcome = _outcome(row)
     line: Line = {"step": row.number}
@@ -165,13 +164,13 @@ def write_line(row: Row, detail: Detail, agent: Agent | None, *, edited: bool = 
     if row.kind == StepKind.RECONCILE:
         line |= {"looked_up": detail.subject or row.tool, "outcome": outcome}
     else:
-        line |= {"tool": row.tool or str(row.kind), "with": shown_arguments(row, agent), "outcome": outcome}
+        line |= {"tool": row.tool or str(row.kind), "with": shown_arguments(row, effects), "outcome": outcome}
     if detail.first_step is not None:
         line["first_step"] = detail.first_step
     if detail.again:
         line["again"] = shorten_text(detail.again, REASON_BYTES)
     if edited:
-        line["edited_from"] = shorten_strings(_identity(row.tool, detail.asked, agent), ARGUMENT_BYTES)
+        line["edited_from"] = _shorten_each(_identity(row.tool, detail.asked, effects))
     if detail.error and outcome not in _GOOD:
         line["reason"] = shorten_text(detail.error, REASON_BYTES)
     if detail.result is not None:
@@ -180,15 +179,15 @@ def write_line(row: Row, detail: Detail, agent: Agent | None, *, edited: bool = 
     return line
 
 
-def shown_arguments(row: Row, agent: Agent | None) -> dict[str, Any]:
+def shown_arguments(row: Row, effects: Effects) -> dict[str, Any]:
     """The arguments that say which thing was meant: the identity of a call that acts, all of any other."""
-    shown = shorten_strings(_identity(row.tool, json.loads(row.arguments), agent), ARGUMENT_BYTES)
-    return shown if isinstance(shown, dict) else {}
+    shown = _identity(row.tool, load(row.arguments), effects)
+    # Twelve bytes at most for one character: so short a text needs no measuring.
+    return shown if len(row.arguments) * 12 <= ARGUMENT_BYTES else _shorten_each(shown)
 
 
-def acts(tool: str, agent: Agent | None) -> bool:
-    found = agent.tool(tool) if agent else None
-    return found is not None and found.acts
+def list_effects(agent: Agent | None) -> Effects:
+    return {tool.name: tool for tool in agent.tools if tool.acts} if agent else {}
 
 
 def owners(rows: Sequence[Row], items: Sequence[Item]) -> dict[int, tuple[int, ...]]:
@@ -236,14 +235,13 @@ class Fold:
     """The state of the folding while the thinks of a run are gone through, and at the end what is shown."""
 
     items: Sequence[Item]
-    agent: Agent | None
+    effects: Effects
     share: int
     live: dict[int, Row] = field(default_factory=dict)
     folded: list[Folded] = field(default_factory=list)
     last_think: int = 0  # the newest settled think that was gone through
     unlisted: frozenset[int] = frozenset()  # steps that are never listed (thinks): a range may pass over them
     _owned: dict[int, tuple[int, ...]] | None = None
-    _acts: set[str] = field(default_factory=set)  # names of the tools that act
     _left: set[int] = field(default_factory=set)  # places of closed items that are not folded yet
     _total: int = 0
 
@@ -277,7 +275,6 @@ class Fold:
         if self._owned is None:
             self._owned = owners(rows, self.items)
             self._left = {place for place, item in enumerate(self.items) if item.closed is not None}
-            self._acts = {tool for tool in {row.tool for row in rows} if acts(tool, self.agent)}
 
     def _fold(self, think: int) -> None:
         """Closed items first, then what belongs to none, then folded lines into fewer, at last what is open."""
@@ -342,7 +339,7 @@ class Fold:
     def _replace(self, rows: Sequence[Row], folded: Folded) -> None:
         folded.rows = sorted(rows)
         folded.bytes += 12 * min(len(rows), 10)
-        folded.bytes += sum(60 + len(row.arguments) for row in rows if row.tool in self._acts)
+        folded.bytes += sum(60 + len(row.arguments) for row in rows if row.tool in self.effects)
         for row in rows:
             del self.live[row.number]
         self.folded.append(folded)
@@ -381,19 +378,19 @@ class Fold:
             line["items"] = dict(sorted(folded.items.items()))
         if folded.rows:
             line["steps"] = ranges([row.number for row in folded.rows], self.unlisted)
-        effects = [row for row in folded.rows if row.tool in self._acts]
-        if folded.items or len(effects) > EFFECTS_TOLD:
+        acted = [row for row in folded.rows if row.tool in self.effects]
+        if folded.items or len(acted) > EFFECTS_TOLD:
             told = dict(sorted(Counter(f"{row.tool} {_outcome(row)}" for row in folded.rows).items()))
             return line | {"tools": told}
-        if effects:
+        if acted:
             line["effects"] = [
                 {
                     "step": row.number,
                     "tool": row.tool,
-                    "with": shown_arguments(row, self.agent),
+                    "with": shown_arguments(row, self.effects),
                     "outcome": _outcome(row),
                 }
-                for row in effects
+                for row in acted
             ]
         return line
 
@@ -408,9 +405,12 @@ def _size_about(text: str) -> int:
     return min(len(text.encode("utf-8", "surrogatepass")) + more, REASON_BYTES)
 
 
-def _identity(tool: str, arguments: dict[str, Any], agent: Agent | None) -> dict[str, Any]:
-    found: Tool | None = agent.tool(tool) if agent else None
-    return found.identity_of(arguments) if found is not None and found.acts else arguments
+def _identity(tool: str, arguments: dict[str, Any], effects: Effects) -> dict[str, Any]:
+    return effects[tool].identity_of(arguments) if tool in effects else arguments
+
+
+def _shorten_each(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: shorten_strings(value, ARGUMENT_BYTES) for name, value in arguments.items()}
 
 
 def _names(text: str) -> set[str]:
@@ -421,12 +421,14 @@ def _names(text: str) -> set[str]:
 def _parts(text: str) -> list[str]:
     """The words of a text; of dotted names ("order.1001") also their parts, of amounts ("45.00") not."""
     words: list[str] = _WORDS(text.lower())
-    return words + [p for w in words if "." in w and not _AMOUNT.fullmatch(w) for p in w.split(".")]
+    if "." in text:
+        words += [p for w in words if "." in w and not _AMOUNT.fullmatch(w) for p in w.split(".")]
+    return words
 
 
 def _to_detail(
     number: int,
-    asked: str,
+    asked: str | None,
     result: str | None,
     result_bytes: int,
     most: int,
@@ -441,8 +443,8 @@ def _to_detail(
     whole = result is None or result_bytes <= most
     return Detail(
         number=number,
-        asked=json.loads(asked),
-        result=(None if result is None else json.loads(result)) if whole else result,
+        asked=load(asked) if asked else {},
+        result=(None if result is None else load(result)) if whole else result,
         result_bytes=None if whole else result_bytes,
         error=error,
         again=again,
@@ -461,21 +463,24 @@ _MOST = (
 )
 
 # The estimate is of what the line takes at most: `<`, `>` and `&` take six bytes each. A result that is large even when
-# compressed is not unpacked to be measured.
+# compressed is not unpacked to be measured; OFFSET 0 keeps the text from being made anew at each use.
 _ROWS = f"""
-    SELECT s.number, s.kind, s.state, s.tool, s.arguments::text,
-           {_LINE_BYTES} + octet_length(s.arguments::text) + least(octet_length(s.error), {REASON_BYTES})
-           + CASE WHEN s.result IS NULL THEN 0
-                  WHEN pg_column_size(s.result) > m.most THEN m.most
-                  ELSE least(m.most, 6 * octet_length(s.result::text)
-                                     - 5 * octet_length(translate(s.result::text, '<>&', ''))) END,
-           s.replay_of_id IS NOT NULL
-    FROM runs_step s, LATERAL (SELECT {_MOST} AS most) m
-    WHERE s.run_id = %(run)s ORDER BY s.number
+    SELECT s.number, s.kind, s.state, s.tool, s.given,
+           {_LINE_BYTES} + octet_length(s.given) + least(s.error, {REASON_BYTES})
+           + CASE WHEN s.large THEN s.most
+                  ELSE least(s.most, 6 * octet_length(s.result) - 5 * octet_length(translate(s.result, '<>&', ''))) END,
+           s.replayed
+    FROM (SELECT number, kind, state, tool, arguments::text AS given, octet_length(error) AS error, {_MOST} AS most,
+                 coalesce(pg_column_size(result) > {_MOST}, false) AS large,
+                 CASE WHEN pg_column_size(result) <= {_MOST} THEN result::text ELSE '' END AS result,
+                 replay_of_id IS NOT NULL AS replayed
+          FROM runs_step s WHERE run_id = %(run)s OFFSET 0) s
+    ORDER BY s.number
 """
 
 _DETAILS = f"""
-    SELECT s.number, s.asked::text, left(s.result::text, m.most), coalesce(octet_length(s.result::text), 0), m.most,
+    SELECT s.number, CASE WHEN s.asked <> s.arguments THEN s.asked::text END,
+           left(s.result::text, m.most), coalesce(octet_length(s.result::text), 0), m.most,
            s.error, s.again, s.tries, o.number, f.name,
            CASE WHEN s.kind = 'check' THEN
                (SELECT c.outcome FROM runs_factcheck c WHERE c.step_id = s.id ORDER BY c.id DESC LIMIT 1) END,

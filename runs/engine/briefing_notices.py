@@ -4,20 +4,28 @@ What happened since the last think; and what is still open of what went wrong be
 rejected or dropped, and whose same intent has not been done since.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runs import sql
-from runs.agents import Agent
-from runs.engine.briefing_log import REASON_BYTES, RESULT_BYTES, Detail, Item, Row, Steps, owners, shown_arguments
+from runs.engine.briefing_log import (
+    REASON_BYTES,
+    Detail,
+    Effects,
+    Item,
+    Row,
+    Steps,
+    owners,
+    shown_arguments,
+)
 from runs.engine.briefing_now import Head
-from runs.engine.briefing_text import dump, shorten, shorten_text
+from runs.engine.briefing_text import dump, load, shorten, shorten_text
 from runs.models import Amendment, Decision
 from runs.states import STEP_OPEN, StepKind, StepState, Verdict, Verified
 
 OLD_SHOWN = 20
+NOTICE_BYTES = 1_500  # of one value in a notice; `recall` has it whole
 _BAD = frozenset({"failed", "refused", "rejected", "expired", "void"})
 _OPEN = frozenset(str(state) for state in STEP_OPEN)
 
@@ -47,15 +55,13 @@ def read_decisions(run: int) -> dict[int, Decided]:
     }
 
 
-def choose_noticed(
-    steps: Steps, items: Sequence[Item], agent: Agent | None, decided: Mapping[int, Decided]
-) -> set[int]:
+def choose_noticed(steps: Steps, items: Sequence[Item], effects: Effects, decided: Mapping[int, Decided]) -> set[int]:
     """The numbers of the steps that a notice is about, the last reply among them."""
     since = steps.last_think
     recent = [row for row in steps.rows if row.number > since and row.kind != StepKind.THINK]
     chosen = {row.number for row in recent if row.state in _BAD or row.state in _OPEN or row.replayed}
     chosen |= {row.number for row in recent if row.number in decided}
-    chosen |= {row.number for row in _unsettled(steps, items, agent)}
+    chosen |= {row.number for row in _unsettled(steps, items, effects)}
     chosen |= {row.number for row in steps.rows if row.state == StepState.IN_DOUBT}
     return chosen | ({steps.last_reply} if steps.last_reply else set())
 
@@ -65,7 +71,7 @@ def write_notices(
     steps: Steps,
     details: Mapping[int, Detail],
     numbers: Iterable[int],
-    agent: Agent | None,
+    effects: Effects,
     decided: Mapping[int, Decided],
 ) -> list[Notice]:
     """Amendments first, then the steps in order, then facts that changed, then the last reply."""
@@ -74,13 +80,13 @@ def write_notices(
     for number in sorted(numbers):
         row, detail = rows[number], details.get(number)
         if row.kind != StepKind.THINK and detail is not None:
-            notices += _step(row, detail, agent, decided.get(number), head, steps)
+            notices += _step(row, detail, effects, decided.get(number), head, steps)
     notices += _changed_facts(head, steps.last_think)
     notices += _children(head)
     return notices + _last_reply(steps, details)
 
 
-def _unsettled(steps: Steps, items: Sequence[Item], agent: Agent | None) -> list[Row]:
+def _unsettled(steps: Steps, items: Sequence[Item], effects: Effects) -> list[Row]:
     """Calls from before the last think that led nowhere, the newest of each intent, unless it or its item is done."""
     bad = [
         r
@@ -89,12 +95,12 @@ def _unsettled(steps: Steps, items: Sequence[Item], agent: Agent | None) -> list
     ]
     if not bad:
         return []
-    intents = {row.number: _intent(row, agent) for row in bad}
+    intents = {row.number: _intent(row, effects) for row in bad}
     tools = {row.tool for row in bad}
     newest: dict[str, int] = {}
     for row in steps.rows:
         if row.tool in tools and row.number >= bad[0].number and row.kind in (StepKind.ACT, StepKind.FINISH):
-            newest[intents.get(row.number) or _intent(row, agent)] = row.number
+            newest[intents.get(row.number) or _intent(row, effects)] = row.number
     open_bad = [row for row in bad if newest[intents[row.number]] == row.number]
     owned = owners(open_bad, items)
     # An item that was closed after the step has settled what the step left open.
@@ -105,8 +111,8 @@ def _unsettled(steps: Steps, items: Sequence[Item], agent: Agent | None) -> list
     ][-OLD_SHOWN:]
 
 
-def _intent(row: Row, agent: Agent | None) -> str:
-    return row.tool if row.kind == StepKind.FINISH else row.tool + dump(shown_arguments(row, agent))
+def _intent(row: Row, effects: Effects) -> str:
+    return row.tool if row.kind == StepKind.FINISH else row.tool + dump(shown_arguments(row, effects))
 
 
 def _amendments(head: Head) -> list[Notice]:
@@ -120,13 +126,13 @@ def _amendments(head: Head) -> list[Notice]:
 
 
 def _step(
-    row: Row, detail: Detail, agent: Agent | None, decision: Decided | None, head: Head, steps: Steps
+    row: Row, detail: Detail, effects: Effects, decision: Decided | None, head: Head, steps: Steps
 ) -> list[Notice]:
     about: Notice = {"step": row.number}
     if row.kind == StepKind.CHECK:
         about["fact"] = detail.fact
     elif row.tool:
-        about |= {"tool": row.tool, "with": shown_arguments(row, agent)}
+        about |= {"tool": row.tool, "with": shown_arguments(row, effects)}
     reason = {"reason": shorten_text(detail.error, REASON_BYTES)} if detail.error else {}
     by = _by(decision)
     if row.kind == StepKind.FINISH and row.state in _BAD:
@@ -149,7 +155,7 @@ def _step(
     if detail.first_step is not None:
         return [{"notice": "replayed"} | about | {"first_step": detail.first_step}]
     if decision is not None and decision.verdict == Verdict.EDIT:
-        return [{"notice": "edited"} | about | {"asked": shorten(detail.asked, RESULT_BYTES)} | by]
+        return [{"notice": "edited"} | about | {"asked": shorten(detail.asked, NOTICE_BYTES)} | by]
     if decision is not None and decision.comment:
         return [{"notice": "commented"} | about | by]
     return []
@@ -165,7 +171,7 @@ def _by(decision: Decided | None) -> Notice:
 def _result(detail: Detail) -> Notice:
     if detail.result is None:
         return {}
-    return {"result": shorten(detail.result, RESULT_BYTES, bytes_full=detail.result_bytes)}
+    return {"result": shorten(detail.result, NOTICE_BYTES, bytes_full=detail.result_bytes)}
 
 
 def _inside(detail: Detail) -> Notice:
@@ -173,7 +179,7 @@ def _inside(detail: Detail) -> Notice:
     if detail.result_bytes is not None or not isinstance(detail.result, dict):
         return _result(detail)
     names = ("changed", "old", "new", "answer")
-    return {name: shorten(detail.result[name], RESULT_BYTES) for name in names if name in detail.result}
+    return {name: shorten(detail.result[name], NOTICE_BYTES) for name in names if name in detail.result}
 
 
 def _changed_facts(head: Head, since: int) -> list[Notice]:
@@ -182,8 +188,8 @@ def _changed_facts(head: Head, since: int) -> list[Notice]:
         {
             "notice": "changed",
             "fact": name,
-            "old": shorten(json.loads(old) if old is not None else None, RESULT_BYTES),
-            "new": shorten(json.loads(new) if new is not None else None, RESULT_BYTES),
+            "old": shorten(load(old) if old is not None else None, NOTICE_BYTES),
+            "new": shorten(load(new) if new is not None else None, NOTICE_BYTES),
         }
         | ({"step": step} if step is not None else {"by": "a person"})
         for name, old, new, step in rows
@@ -198,7 +204,7 @@ def _children(head: Head) -> list[Notice]:
             "run": run,
             "agent": agent,
             "state": state,
-            "outcome": shorten(json.loads(outcome) if outcome is not None else None, RESULT_BYTES),
+            "outcome": shorten(load(outcome) if outcome is not None else None, NOTICE_BYTES),
         }
         | ({"reason": shorten_text(reason, REASON_BYTES)} if reason else {})
         for run, agent, state, outcome, reason in rows

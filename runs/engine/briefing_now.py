@@ -1,6 +1,5 @@
 """What the briefing says as of now: facts with age and state, the work, the budget, the time."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +11,7 @@ from django.conf import settings
 
 from runs import sql
 from runs.engine.briefing_log import Item
-from runs.engine.briefing_text import shorten, size
+from runs.engine.briefing_text import load, shorten, size
 from runs.models.budget import DIMENSIONS
 from runs.states import FactState, StepKind, StepState, WorkState
 
@@ -50,7 +49,7 @@ class Head:
 def read_head(run: int, at: datetime | None) -> Head:
     """Raises: LookupError."""
     row = sql.fetch_row(_HEAD, {"run": run, "at": at})
-    constraints, inputs = json.loads(row[4]), json.loads(row[5])
+    constraints, inputs = load(row[4]), load(row[5])
     return Head(
         id=row[0],
         uid=str(row[1]),
@@ -109,13 +108,13 @@ def read_facts(run: int, at: datetime, *, share: int) -> list[dict[str, Any]]:
     rows = sql.fetch_all(_FACTS, {"run": run, "at": at})
     states = {name: FactState(state) for name, _, _, _, state, *_ in rows}
     ages = {name: age for name, _, age, *_ in rows}
-    parents = {name: json.loads(of) for name, *_, of in rows}
+    parents = {name: load(of) for name, *_, of in rows}
     lines: list[dict[str, Any]] = []
     for name, value, _, max_age_s, _, from_step, source, changed, checked, _ in rows:
         above = _ancestors(name, parents)
         line: dict[str, Any] = {
             "fact": name,
-            "value": json.loads(value) if value is not None else None,
+            "value": load(value) if value is not None else None,
             "age_s": _whole(max((a for n in above if (a := ages.get(n)) is not None), default=ages[name])),
             "max_age_s": _plain_number(max_age_s),
             "state": str(min((states.get(n, FactState.UNKNOWN) for n in above), key=_WORST_FIRST.index)),
@@ -197,7 +196,22 @@ def _fit(lines: list[dict[str, Any]], share: int) -> list[dict[str, Any]]:
         if each > most:
             break
         left -= each
-    return [line | {"value": shorten(line["value"], most)} for line in lines]
+    return _leave_out([line | {"value": shorten(line["value"], most)} for line in lines], share)
+
+
+def _leave_out(lines: list[dict[str, Any]], share: int) -> list[dict[str, Any]]:
+    """Of more facts than can be told at all: those that were verified last, and how many there are besides."""
+    sizes = [size(line) + 1 for line in lines]
+    if sum(sizes) <= share:
+        return lines
+    left, kept = share - 120, set()
+    for place in sorted(range(len(lines)), key=lambda p: (lines[p]["age_s"] is None, lines[p]["age_s"], p)):
+        left -= sizes[place]
+        if left < 0:
+            break
+        kept.add(place)
+    shown = [line for place, line in enumerate(lines) if place in kept]
+    return [*shown, {"and": len(lines) - len(shown), "note": "older facts, not shown: recall searches them by name"}]
 
 
 def _whole(seconds: float | Decimal | None) -> int | None:

@@ -3,6 +3,9 @@
 import json
 import re
 from collections.abc import Container, Sequence
+from typing import Any
+
+from pydantic_core import from_json, to_json
 
 from runs.agents import Json
 
@@ -17,10 +20,18 @@ _UNSEEN = re.compile(
 
 def dump(value: object) -> str:
     """One line of JSON, the same for the same value: no space, no `<`, `>`, `&`, nothing invisible as itself."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text = to_json(value).decode()
+    except ValueError:  # a lone surrogate
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if text.isascii():
         return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\x7f", "\\u007f")
     return _UNSEEN.sub(_escape, text)
+
+
+def load(text: str) -> Any:
+    """Read what the database wrote as JSON."""
+    return from_json(text)
 
 
 def size(value: object) -> int:
@@ -80,7 +91,7 @@ def ranges(numbers: Sequence[int], passed: Container[int] = ()) -> str:
     """Ascending numbers as text: 3-9,12,15-20. A range may pass over the numbers in `passed`."""
     parts: list[list[int]] = []
     for number in numbers:
-        if parts and all(between in passed for between in range(parts[-1][1] + 1, number)):
+        if parts and (number == parts[-1][1] + 1 or all(n in passed for n in range(parts[-1][1] + 1, number))):
             parts[-1][1] = number
         else:
             parts.append([number, number])
