@@ -286,7 +286,7 @@ def create_child(
 
 def _create(start: Start, agent: agents.Agent, *, actor: Actor, parent: Run | None = None) -> Run:
     if not start.goal.strip():
-        raise Malformed("A run needs a goal.")
+        raise Malformed("A run needs a goal.", remedy="Say in a sentence what it should reach.")
     for name, wanted in (("tokens", start.tokens), ("steps", start.steps), ("working_s", start.working_s)):
         _check_amount(name, wanted)
     _check_amount("max_age_s", start.max_age_s)

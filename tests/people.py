@@ -16,7 +16,7 @@ from runs.models import AgentGrant
 def make_person(name: str, *roles: Role, agents: tuple[str, ...] | None = None, staff: bool = False) -> User:
     """A person with these roles. `agents` narrows what they see from all to those, through a group of their own."""
     access.make_roles()
-    user = User.objects.create_user(username=name, password="correct horse battery", is_staff=staff)
+    user = User.objects.create_user(username=name, is_staff=staff)
     for role in roles:
         user.groups.add(Group.objects.get(name=role))
     if agents is not None:
@@ -30,7 +30,7 @@ def make_person(name: str, *roles: Role, agents: tuple[str, ...] | None = None, 
 
 def make_stranger(name: str = "stranger") -> User:
     """Someone who can sign in and sees no agent."""
-    return User.objects.create_user(username=name, password="correct horse battery")
+    return User.objects.create_user(username=name)
 
 
 def token_of(user: User) -> str:

@@ -5,20 +5,20 @@ from typing import Any
 
 from django.db.models import Case, Count, F, Func, IntegerField, Prefetch, QuerySet, TextField, Value, When
 from django.db.models.fields.json import JSONField
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Cast, Coalesce
 
 from runs.models import Attempt, Fact, JournalEntry, Key, LedgerEntry, Step, WorkItem
 from runs.queries.clock import Now
 from runs.queries.paging import Page, Window, cut, in_range, within
 from runs.queries.shapes import AttemptRow, FactRow, JournalRow, KeyRow, LedgerRow, StepRow, WorkRow
 
-RESULT_IN_LIST = 16 * 1024  # bytes as stored
+RESULT_IN_LIST = 16 * 1024  # bytes
 
 
-class _StoredSize(Func):
-    """Bytes of a column as stored: it is not read for that."""
+class _Bytes(Func):
+    """Bytes of a value as text. As stored it may be compressed, and then says nothing about what a list would carry."""
 
-    function = "pg_column_size"
+    function = "octet_length"
     output_field = IntegerField()
 
 
@@ -178,7 +178,7 @@ def _select_steps(rows: QuerySet[Step], window: Window, order: str) -> Any:
     return (
         rows.order_by(order)
         .annotate(
-            size=Coalesce(_StoredSize("result"), 0),
+            size=Coalesce(_Bytes(Cast("result", TextField())), 0),
             reply=F("reply_to__number"),
             replayed=F("replay_of__number"),
             fact_name=F("fact__name"),
