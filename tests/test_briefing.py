@@ -14,8 +14,8 @@ from runs.agents import Briefing, Budget, Json
 from runs.engine.briefing import build, from_json, parts, request, to_json
 from runs.engine.builtin import BUILTINS
 from runs.journal import Actor
-from runs.models import Amendment, Fact, Run
-from runs.states import ApprovalState, RunState, StepKind, StepState, Verdict, Verified, WaitingFor
+from runs.models import Amendment, Fact
+from runs.states import ApprovalState, RunState, StepKind, StepState, Verdict, WaitingFor
 from tests.briefing_runs import DESK, Scene, approver, known, said, start
 
 pytestmark = pytest.mark.django_db
@@ -277,13 +277,18 @@ def test_a_refuted_finish_is_told_with_what_was_found() -> None:
         "finish",
         {"outcome": "all done", "evidence": []},
         kind=StepKind.FINISH,
-        state=StepState.FAILED,
-        error="r1 is open at the shop",
+        state=StepState.REFUSED,
+        error="refuted: r1 is open at the shop",
         result={"open": ["r1"]},
     )
-    Run.objects.filter(pk=scene.run.pk).update(verified=Verified.REFUTED)
     (told,) = notices(scene, "refuted")
     assert (told["step"], told["reason"], told["result"]) == (2, "r1 is open at the shop", {"open": ["r1"]})
+    scene.think()
+    scene.act(
+        "finish", {"outcome": "done"}, kind=StepKind.FINISH, state=StepState.REFUSED, error="1 work items are open"
+    )
+    assert notices(scene, "refuted") == []
+    assert notices(scene, "refused")[0]["reason"] == "1 work items are open"
 
 
 @pytest.mark.parametrize("kind", ["cut_off", "refusal", "no_call"])

@@ -10,7 +10,7 @@ from datetime import datetime
 from django.conf import settings
 
 from runs.agents import Briefing, Json, get_agents
-from runs.engine import briefing_log, briefing_notices, briefing_now
+from runs.engine import briefing_fold, briefing_log, briefing_notices, briefing_now
 from runs.engine.briefing_request import Part, Request, parts, request
 from runs.states import Verdict
 
@@ -36,11 +36,11 @@ def build(run: int, *, at: datetime | None = None, shares: Shares | None = None)
     steps = briefing_log.read_steps(run)
     items = briefing_now.read_items(run)
     decided = briefing_notices.read_decisions(run)
-    fold = briefing_log.choose(steps, items, effects, share=shares.log * 4)
+    fold = briefing_fold.choose(steps, items, effects, share=shares.log * 4)
     noticed = briefing_notices.choose_noticed(steps, items, effects, decided)
     details = briefing_log.read_details(run, [*fold.live, *noticed])
     edited = frozenset(number for number, decision in decided.items() if decision.verdict == Verdict.EDIT)
-    log = briefing_log.write(fold, steps, details, effects, edited)
+    log = briefing_fold.write(fold, steps, details, effects, edited)
     return Briefing(
         run=head.id,
         uid=head.uid,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runs import sql
+from runs.engine.briefing_fold import owners
 from runs.engine.briefing_log import (
     REASON_BYTES,
     Detail,
@@ -16,16 +17,16 @@ from runs.engine.briefing_log import (
     Item,
     Row,
     Steps,
-    owners,
     shown_arguments,
 )
 from runs.engine.briefing_now import Head
 from runs.engine.briefing_text import dump, load, shorten, shorten_text
 from runs.models import Amendment, Decision
-from runs.states import STEP_OPEN, StepKind, StepState, Verdict, Verified
+from runs.states import STEP_OPEN, StepKind, StepState, Verdict
 
 OLD_SHOWN = 20
 NOTICE_BYTES = 1_500  # of one value in a notice; `recall` has it whole
+_REFUTED = "refuted: "  # how a finish step's error begins when the outside system said otherwise
 _BAD = frozenset({"failed", "refused", "rejected", "expired", "void"})
 _OPEN = frozenset(str(state) for state in STEP_OPEN)
 
@@ -80,7 +81,7 @@ def write_notices(
     for number in sorted(numbers):
         row, detail = rows[number], details.get(number)
         if row.kind != StepKind.THINK and detail is not None:
-            notices += _step(row, detail, effects, decided.get(number), head, steps)
+            notices += _step(row, detail, effects, decided.get(number))
     notices += _changed_facts(head, steps.last_think)
     notices += _children(head)
     return notices + _last_reply(steps, details)
@@ -125,9 +126,7 @@ def _amendments(head: Head) -> list[Notice]:
     ]
 
 
-def _step(
-    row: Row, detail: Detail, effects: Effects, decision: Decided | None, head: Head, steps: Steps
-) -> list[Notice]:
+def _step(row: Row, detail: Detail, effects: Effects, decision: Decided | None) -> list[Notice]:
     about: Notice = {"step": row.number}
     if row.kind == StepKind.CHECK:
         about["fact"] = detail.fact
@@ -136,11 +135,9 @@ def _step(
     reason = {"reason": shorten_text(detail.error, REASON_BYTES)} if detail.error else {}
     by = _by(decision)
     if row.kind == StepKind.FINISH and row.state in _BAD:
-        refuted = row.state == StepState.FAILED or (
-            head.verified == Verified.REFUTED
-            and row.number == max(r.number for r in steps.rows if r.kind == StepKind.FINISH)
-        )
-        return [{"notice": "refuted" if refuted else row.state} | about | reason | _result(detail)]
+        refuted = detail.error.startswith(_REFUTED)
+        said = {"reason": shorten_text(detail.error.removeprefix(_REFUTED), REASON_BYTES)}
+        return [{"notice": "refuted" if refuted else row.state} | about | said | _result(detail)]
     if row.kind == StepKind.CHECK and row.state in _BAD:
         return [{"notice": "check_failed"} | about | reason]
     if row.state in _BAD:

@@ -37,7 +37,6 @@ class Head:
     goal: str
     constraints: list[str]
     inputs: dict[str, Any]
-    verified: str
     created_at: datetime
     deadline_at: datetime | None
     expires_at: datetime | None
@@ -57,13 +56,12 @@ def read_head(run: int, at: datetime | None) -> Head:
         goal=row[3],
         constraints=[str(each) for each in constraints],
         inputs=inputs if isinstance(inputs, dict) else {},
-        verified=row[6],
-        created_at=row[7],
-        deadline_at=row[8],
-        expires_at=row[9],
-        last_thought_at=row[10],
-        at=row[11],
-        told_at=row[12],
+        created_at=row[6],
+        deadline_at=row[7],
+        expires_at=row[8],
+        last_thought_at=row[9],
+        at=row[10],
+        told_at=row[11],
     )
 
 
@@ -241,7 +239,7 @@ def _time(moment: datetime, zone: ZoneInfo) -> str:
 
 
 _HEAD = f"""
-    SELECT r.id, r.uid, r.agent, r.goal, r.constraints::text, r.inputs::text, r.verified, r.created_at, r.deadline_at,
+    SELECT r.id, r.uid, r.agent, r.goal, r.constraints::text, r.inputs::text, r.created_at, r.deadline_at,
            r.expires_at, r.last_thought_at, coalesce(%(at)s::timestamptz, lw_now()), coalesce(
                (SELECT max(a.taken_at) FROM runs_attempt a WHERE a.step_id = t.id), t.began_at, t.created_at)
     FROM runs_run r LEFT JOIN LATERAL (
