@@ -112,7 +112,7 @@ def close(
     actor: Actor = RUNTIME,
     evidence: Json = None,
 ) -> list[str]:
-    """Close a locked key, or put it in doubt. Returns the names of the locks that became free."""
+    """Close a locked key, or put it in doubt. Returns what became free: its locks, and itself (`waited_on`)."""
     require_transaction()
     if state not in KEY_MOVES[KeyState(key.state)]:
         raise WrongState(f"Key {key.pk}", key.state, state)
@@ -137,7 +137,12 @@ def close(
         raise WrongState(f"Key {key.pk}", "changed by another", state)
     append(f"key.{state}", actor=actor, run=key.run_id, step=key.step_id, after={"how": how})
     key.state, key.result = state, result
-    return locks.release(key.pk) if closing else []
+    return [*locks.release(key.pk), waited_on(key)] if closing else []
+
+
+def waited_on(key: Key) -> str:
+    """What a step waits on while this key is open: another call of the same intent, or the look-up of its own."""
+    return f"key.{key.pk}"
 
 
 def count_replay(key: Key) -> None:

@@ -375,7 +375,7 @@ def _decide_verdict(run: Run, step: Step | None, card: Approval, said: Said, by:
         steps.close(step, StepState.DONE, result=said.result, actor=person(by), why=why)
     else:
         steps.settle_doubt(key.pk, AttemptOutcome.DISPROVED, why=why)
-        if step.state == StepState.IN_DOUBT:
+        if step.state == StepState.IN_DOUBT and run.ended_at is None:
             # The same generation reopens: a receiver that knows the key still protects from a late arrival.
             keys.close(key, KeyState.TAKEN, how="", actor=person(by))
             steps.wake(step, why=why, actor=person(by))

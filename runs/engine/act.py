@@ -10,6 +10,7 @@ from runs import approvals, budgets, clock, facts, keys, lifecycle, locks, sql, 
 from runs.agents import Agent, BadArguments, Effect, Tool, get_agent
 from runs.engine import builtin, doubt, failpoints, freshen
 from runs.engine.hand import Hand, later
+from runs.engine.persist import persist
 from runs.engine.settle import settle_call
 from runs.engine.toolwire import Function, Perform
 from runs.engine.waits import wait_for_budget, wait_for_contract, wait_for_lock, wait_for_switch
@@ -54,7 +55,7 @@ def advance_act(hand: Hand, step_id: int) -> None:
         progress=lambda progress: steps.note_progress(taken.attempt, progress),
     )
     failpoints.reach("returned")
-    settle_call(hand.claim, taken.attempt, taken.tool, outcome)
+    persist(lambda: settle_call(hand.claim, taken.attempt, taken.tool, outcome))
     failpoints.reach("settled")
 
 
@@ -163,7 +164,7 @@ def _is_new_intent(run: Run, step: Step, tool: Tool) -> bool:
             step,
             WaitingFor.LOCK,
             note=f"the same call is still open in step {first.number}",
-            on=doubt.looked_up(same.key),
+            on=keys.waited_on(same.key),
             wake_at=later(30),
             and_then="it is looked at again",
         )
@@ -354,11 +355,15 @@ def _take_now(
 
 
 def _begin_within(run: Run, approval: Approval | None, judged: dict[str, Judged]) -> float:
-    """Seconds for which everything that was judged holds: the effect begins before that, or not at all."""
+    """Seconds for which everything that was judged holds: the effect begins before that, or not at all.
+
+    An approval that this call's key has used up already stands or falls with the key (`doubt.resolve`), not with time.
+    """
+    expiring = approval.pk if approval is not None and approval.state == ApprovalState.APPROVED else None
     (left,) = sql.fetch_row(
         "SELECT extract(epoch FROM least(r.deadline_at, r.expires_at, a.expires_at) - lw_clock())"
         " FROM runs_run r LEFT JOIN runs_approval a ON a.id = %s WHERE r.id = %s",
-        [approval.pk if approval else None, run.pk],
+        [expiring, run.pk],
     )
     ends = [settings.LEASE_S, *(f.fresh_for_s for f in judged.values())]
     return float(min([*ends, float(left)] if left is not None else ends))

@@ -10,6 +10,7 @@ from runs.engine import builtin, doubt, freshen, harmless
 from runs.engine.builtin import NotNow
 from runs.engine.hand import Hand, backoff, later
 from runs.engine.harmless import Order, Settling
+from runs.engine.persist import persist
 from runs.engine.settle import close_if_nothing_happened, finish_late, keep
 from runs.engine.toolhost import Outcome
 from runs.engine.toolwire import Function, Report, Said
@@ -25,6 +26,10 @@ def advance_check(hand: Hand, step_id: int) -> None:
     if performed is None:
         return
     attempt, outcome = performed
+    persist(lambda: _settle(hand, attempt, outcome))
+
+
+def _settle(hand: Hand, attempt: int, outcome: Outcome) -> None:
     freed: Sequence[str] = []
     with transaction.atomic(durable=True):
         settling = harmless.close(hand.claim, attempt, outcome)

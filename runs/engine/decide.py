@@ -9,7 +9,9 @@ from runs.agents import Agent, Json
 from runs.engine import briefing, harmless, think
 from runs.engine.hand import Hand, backoff, later
 from runs.engine.harmless import Order
+from runs.engine.persist import persist
 from runs.engine.settle import finish_late
+from runs.engine.toolhost import Outcome
 from runs.engine.toolwire import Function
 from runs.engine.waits import ask_about_failure
 from runs.models import Run, Step
@@ -25,6 +27,10 @@ def advance_decide(hand: Hand, step_id: int) -> None:
     if performed is None:
         return
     attempt, outcome = performed
+    persist(lambda: _settle(hand, attempt, outcome))
+
+
+def _settle(hand: Hand, attempt: int, outcome: Outcome) -> None:
     report = harmless.result_of(outcome)
     if report is not None and isinstance(report.result, list):
         reply = think.Reply(

@@ -77,6 +77,7 @@ def _may_repeat(run: Run, step: Step, tool: Tool, key: Key) -> bool:
     return (
         approval is not None
         and approval.contract == tool.contract
+        and ((left := approvals.seconds_left(approval)) is None or left > 0)
         and approval.digest == approvals.bind(run=run, step=step, contract=tool.contract, arguments=step.arguments)
     )
 
@@ -104,14 +105,9 @@ def look_up(run: Run, step: Step, tool: Tool, key: Key, past: Past) -> None:
         step,
         WaitingFor.RETRY,
         note=f"it is looked up at the receiver whether it happened (step {planned.number})",
-        on=looked_up(key),
+        on=keys.waited_on(key),
         wake_at=None,
     )
-
-
-def looked_up(key: Key) -> str:
-    """What a step waits on while its key is looked up."""
-    return f"key.{key.pk}"
 
 
 def put_in_doubt(run: Run, step: Step, key: Key, *, evidence: Json = None) -> Approval:

@@ -10,6 +10,7 @@ from runs.engine import harmless
 from runs.engine.builtin import full_result
 from runs.engine.hand import Hand, backoff, later
 from runs.engine.harmless import Order
+from runs.engine.persist import persist
 from runs.engine.settle import finish_late
 from runs.engine.toolhost import Outcome
 from runs.engine.toolwire import Function
@@ -45,6 +46,10 @@ def advance_finish(hand: Hand, step_id: int) -> None:
     if performed is None:
         return
     attempt, outcome = performed
+    persist(lambda: _settle(hand, step_id, attempt, outcome))
+
+
+def _settle(hand: Hand, step_id: int, attempt: int, outcome: Outcome) -> None:
     report = harmless.result_of(outcome)
     if report is not None and isinstance(report.result, dict) and report.result.get("holds") is True:
         _succeed(

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db import DatabaseError
 
 from runs import clock, lifecycle, sql, steps
+from runs.engine.persist import forget_connection
 from runs.engine.toolhost import Tick, ToolHost
 from runs.lifecycle import Claim
 
@@ -29,12 +31,19 @@ class Hand:
         return time.monotonic() >= self.until
 
     def tick(self, attempt: int) -> Tick:
-        """Renew the leases in time, and look whether the call in hand has to stop."""
-        if time.monotonic() - self._renewed >= settings.LEASE_S / 3:
-            lifecycle.renew(self.claim, lease_s=settings.LEASE_S)
-            steps.renew_attempts(self.worker, lease_s=settings.LEASE_S)
-            self._renewed = time.monotonic()
-        return Tick(stop=not steps.may_go_on(attempt))
+        """Renew the leases in time, and look whether the call in hand has to stop.
+
+        A database that does not answer says nothing: the call goes on, and its settlement waits for the database.
+        """
+        try:
+            if time.monotonic() - self._renewed >= settings.LEASE_S / 3:
+                lifecycle.renew(self.claim, lease_s=settings.LEASE_S)
+                steps.renew_attempts(self.worker, lease_s=settings.LEASE_S)
+                self._renewed = time.monotonic()
+            return Tick(stop=not steps.may_go_on(attempt))
+        except DatabaseError:
+            forget_connection()
+            return Tick()
 
 
 def later(seconds: float) -> datetime:

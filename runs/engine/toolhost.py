@@ -71,6 +71,14 @@ class ToolHost:
 
         After a stop the tool gets the grace time to return by itself; then its whole group is killed.
         """
+        try:
+            return self._perform(perform, tick, progress)
+        except BaseException:
+            # Whoever gives up on a call must not leave it running, nor its answer in the pipe for the next one.
+            self.close()
+            raise
+
+    def _perform(self, perform: Perform, tick: Callable[[], Tick], progress: Callable[[Json], None] | None) -> Outcome:
         assert self._pipe is not None
         try:
             self._pipe.send_bytes(perform.dump())
@@ -79,15 +87,15 @@ class ToolHost:
         kill_at: float | None = None
         why = ""
         while True:
-            if (message := self._receive(_TICK_S)) is not None:
-                report = Report.load(message)
+            if (report := self._report(perform, _TICK_S)) is not None:
                 if report.said is Said.PROGRESS and progress is not None:
-                    progress(report.result)
+                    with suppress(DatabaseError):  # it is for people to see, nothing rests on it
+                        progress(report.result)
                 if report.said not in (Said.BEGUN, Said.PROGRESS):
                     return report
                 continue
             if self._ended(0.0):
-                return self._last_word() or Died(exit=self._bury(), why=why or "it died")
+                return self._last_word(perform) or Died(exit=self._bury(), why=why or "it died")
             if tick().stop and kill_at is None:
                 kill_at = time.monotonic() + settings.GRACE_S
             if kill_at is not None and time.monotonic() >= kill_at and self._leader is not None:
@@ -125,10 +133,15 @@ class ToolHost:
             self._ended(1.0)
             return None
 
-    def _last_word(self) -> Report | None:
+    def _report(self, perform: Perform, timeout_s: float) -> Report | None:
+        """The next report of this attempt."""
+        message = self._receive(timeout_s)
+        report = None if message is None else Report.load(message)
+        return report if report is not None and report.attempt == perform.attempt else None
+
+    def _last_word(self, perform: Perform) -> Report | None:
         """What it still said before it died."""
-        while (message := self._receive(0.0)) is not None:
-            report = Report.load(message)
+        while (report := self._report(perform, 0.0)) is not None:
             if report.said not in (Said.BEGUN, Said.PROGRESS):
                 return report
         return None

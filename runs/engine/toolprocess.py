@@ -9,6 +9,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -50,7 +51,8 @@ def serve(fd: int, *, parent: uuid.UUID) -> None:
             message = pipe.recv_bytes()
         except EOFError:
             return
-        report = _perform(Perform.load(message), pipe, deadline)
+        perform = Perform.load(message)
+        report = replace(_perform(perform, pipe, deadline), attempt=perform.attempt)
         failpoints.reach("reported")
         pipe.send_bytes(report.dump())
 
@@ -85,7 +87,9 @@ class ToolCall:
         return self._stop
 
     def heartbeat(self, progress: Json = None) -> None:
-        self._pipe.send_bytes(Report(said=Said.PROGRESS, result=clean_json(progress)).dump())
+        self._pipe.send_bytes(
+            Report(attempt=self._perform.attempt, said=Said.PROGRESS, result=clean_json(progress)).dump()
+        )
 
 
 def _perform(perform: Perform, pipe: Connection, deadline: Deadline) -> Report:
@@ -102,7 +106,7 @@ def _perform(perform: Perform, pipe: Connection, deadline: Deadline) -> Report:
             return Report(said=Said.NOT_BEGUN, error="it was too late after the last look")
         until = now + perform.timeout_s
         deadline.arm(until)
-        pipe.send_bytes(Report(said=Said.BEGUN).dump())
+        pipe.send_bytes(Report(attempt=perform.attempt, said=Said.BEGUN).dump())
         report = _run(perform, ToolCall(perform, pipe, until))
         failpoints.reach("performed")
         return report

@@ -58,8 +58,9 @@ class Said(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What came of it. `body` and `media_type`: an artifact that the tool returned."""
+    """What came of an attempt. `body` and `media_type`: an artifact that the tool returned."""
 
+    attempt: int = 0
     said: Said
     result: Json = None
     error: str = ""

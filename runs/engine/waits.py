@@ -26,6 +26,7 @@ def wait_for_switch(step: Step, scope: str, reason: str) -> None:
         WaitingFor.CAPACITY,
         note=f"held by the switch {scope}: {reason}",
         on=f"switch.{scope}",
+        wake_at=later(300),
         and_then="it goes on when the switch is released",
     )
 

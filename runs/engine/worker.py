@@ -5,11 +5,12 @@ import uuid
 from collections.abc import Callable
 
 from django.conf import settings
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from runs import lifecycle, notify, processes
 from runs.engine.advance import advance
 from runs.engine.hand import Hand
+from runs.engine.persist import forget_connection
 from runs.engine.toolhost import ToolHost
 from runs.lifecycle import Held
 from runs.states import ProcessKind
@@ -54,9 +55,14 @@ def work(*, draining: Callable[[], bool]) -> int:
         _worker = Worker()
     until = time.monotonic() + _ROUND_S
     advanced = 0
-    while not draining() and _worker.claim_and_advance():
-        advanced += 1
-        if time.monotonic() >= until:
-            break
-    notify.flush()
+    try:
+        while not draining() and _worker.claim_and_advance():
+            advanced += 1
+            if time.monotonic() >= until:
+                break
+        notify.flush()
+    except DatabaseError:
+        # What was in hand is found again by its lease; the next round begins on a new connection.
+        forget_connection()
+        raise
     return advanced
