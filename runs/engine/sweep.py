@@ -1,10 +1,12 @@
 """The sweep: what must happen on time whatever state a run is in, and needs no free worker.
 
 One statement finds what is due; each thing is then judged again under its run's lock, in a short transaction of its
-own. It runs in every gateway and every cluster; a try-lock lets one at a time through.
+own. It runs in every gateway and every cluster; a try-lock lets one at a time through. The lock only spares work: who
+finds it taken for longer than any sweep lasts goes ahead, because its holder may be a process that was stopped (SIGSTOP).
 """
 
 import logging
+import time
 from collections.abc import Callable
 
 from django.conf import settings
@@ -22,6 +24,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_LOCK = 0x4C57_0002
 _MOST = 500
+_LONGEST_S = 3.0
 
 _DUE = """
     WITH up AS (SELECT clock_timestamp() - pg_postmaster_start_time() > make_interval(secs => %(lease)s) AS long_enough)
@@ -59,9 +62,14 @@ _DUE = """
 
 def sweep_once() -> int:
     """Do what is due; how many things were. Safe to run anywhere, any number of times."""
+    global _refused_since
     (mine,) = sql.fetch_row("SELECT pg_try_advisory_lock(%s)", [SWEEP_LOCK])
-    if not mine:
-        return 0
+    if mine:
+        _refused_since = None
+    else:
+        _refused_since = _refused_since or time.monotonic()
+        if time.monotonic() - _refused_since < _LONGEST_S:
+            return 0
     try:
         due = sql.fetch_all(_DUE, {"lease": settings.LEASE_S, "most": _MOST})
         for duty, ident in due:
@@ -74,7 +82,11 @@ def sweep_once() -> int:
                 log.exception("The sweep could not do %s %s", duty, ident)
         return len(due)
     finally:
-        sql.execute("SELECT pg_advisory_unlock(%s)", [SWEEP_LOCK])
+        if mine:
+            sql.execute("SELECT pg_advisory_unlock(%s)", [SWEEP_LOCK])
+
+
+_refused_since: float | None = None
 
 
 def reap_attempt(attempt_id: int) -> None:
