@@ -35,6 +35,7 @@ def make_stranger(name: str = "stranger") -> User:
 
 def token_of(user: User) -> str:
     """A token that acts as an existing person."""
+    access.make_roles()
     token = operations.create_token(f"of {user.username}", Role.VIEWER, by=RUNTIME)
     made = access.find_token_user(token)
     assert made is not None

@@ -1,0 +1,221 @@
+"""Who may reach what: every address of the console and every call of the API, for every kind of person.
+
+The tables below are held against the URLconf and the API's operations: an address that is missing here fails.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import URLPattern, get_resolver
+
+from console.api.app import api
+from runs import access, operations
+from runs.access import Role
+from runs.models import Run
+from tests import situations
+from tests.people import Api, api_of, make_person, make_stranger
+
+pytestmark = pytest.mark.django_db
+
+VIEWER, OPERATOR, APPROVER, SERVICE, ADMIN = Role.VIEWER, Role.OPERATOR, Role.APPROVER, Role.SERVICE, Role.ADMIN
+READERS = frozenset(Role)
+RUNNERS = frozenset({OPERATOR, ADMIN})
+DECIDERS = frozenset({APPROVER, ADMIN})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call with a body that works; who may make it; what a stranger, who sees no agent, is answered."""
+
+    may: frozenset[Role]
+    body: dict[str, Any] | None = None
+    ok: int = 200
+    stranger: int = 404
+
+
+REASON = {"reason": "because"}
+CALLS: dict[tuple[str, str], Call] = {
+    ("POST", "/runs"): Call(
+        may=frozenset({OPERATOR, SERVICE, ADMIN}), body={"agent": "refund-desk", "goal": "x"}, ok=201
+    ),
+    ("GET", "/runs"): Call(may=READERS, stranger=200),
+    ("GET", "/runs/{run}"): Call(may=READERS),
+    ("POST", "/runs/{run}/stop"): Call(may=RUNNERS, body=REASON),
+    ("POST", "/runs/{run}/pause"): Call(may=RUNNERS, body=REASON),
+    ("POST", "/runs/{run}/resume"): Call(may=RUNNERS, body=REASON),
+    ("POST", "/runs/{run}/budget"): Call(may=RUNNERS, body=REASON | {"usd": "9"}),
+    ("GET", "/runs/{run}/steps"): Call(may=READERS),
+    ("GET", "/runs/{run}/steps/{number}"): Call(may=READERS),
+    ("GET", "/runs/{run}/facts"): Call(may=READERS),
+    ("GET", "/runs/{run}/keys"): Call(may=READERS),
+    ("GET", "/runs/{run}/ledger"): Call(may=READERS),
+    ("GET", "/runs/{run}/approvals"): Call(may=READERS),
+    ("GET", "/runs/{run}/work"): Call(may=READERS),
+    ("GET", "/runs/{run}/journal"): Call(may=READERS),
+    ("GET", "/runs/{run}/briefing"): Call(may=READERS),
+    ("GET", "/approvals"): Call(may=READERS, stranger=200),
+    ("GET", "/approvals/{approval}"): Call(may=READERS),
+    ("POST", "/approvals/{approval}/decision"): Call(may=DECIDERS, body={"version": 1, "verdict": "approve"}),
+    ("GET", "/facts/{fact}"): Call(may=READERS),
+    ("POST", "/facts/{fact}/recheck"): Call(may=RUNNERS | DECIDERS, ok=202),
+    ("POST", "/events"): Call(
+        may=frozenset({OPERATOR, SERVICE, ADMIN}), body={"name": "n", "delivery_id": "d", "source": "s"}, ok=202
+    ),
+    ("GET", "/switches"): Call(may=READERS, stranger=200),
+    ("POST", "/switches"): Call(may=RUNNERS, body=REASON | {"scope": "all"}, ok=201),
+    ("GET", "/switches/{switch}"): Call(may=READERS),
+    ("DELETE", "/switches/{switch}"): Call(may=RUNNERS),
+}
+WITHOUT_TOKEN = {("GET", "/health/live"), ("GET", "/health/ready")}
+
+# Addresses outside the API: what someone who is not signed in is answered, and who is not staff.
+PAGES: dict[str, tuple[int, int]] = {
+    "": (302, 200),
+    "runs/<int:run>": (302, 404),
+    "sign-in": (200, 302),
+    "sign-out": (302, 405),
+}
+
+
+def read_calls() -> set[tuple[str, str]]:
+    found = set()
+    for _, router in api._routers:
+        for path, view in router.path_operations.items():
+            found |= {(method, path) for operation in view.operations for method in operation.methods}
+    return found
+
+
+def read_addresses() -> Iterator[str]:
+    """The addresses outside the admin and the API."""
+    for entry in get_resolver().url_patterns:
+        if isinstance(entry, URLPattern):
+            yield str(entry.pattern)
+        elif str(entry.pattern) not in ("admin/", "api/v1/"):
+            pytest.fail(f"{entry.pattern} is in no table here")
+
+
+def test_the_tables_name_every_call_and_every_address() -> None:
+    assert set(CALLS) | WITHOUT_TOKEN == read_calls()
+    assert set(PAGES) == set(read_addresses())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """Things of a run, by the names that paths use, made by somebody who may."""
+
+    names: dict[str, int]
+
+    def fill(self, path: str) -> str:
+        return path.format(**self.names)
+
+
+@pytest.fixture
+def scene(db: None) -> Scene:
+    return make_scene()
+
+
+def make_scene(*, paused: bool = False) -> Scene:
+    maker = User.objects.create_superuser(f"maker {Run.objects.count()}")
+    asking = situations.ask_approval(situations.start(maker))
+    if paused:
+        operations.pause_run(asking.run.pk, reason="set up", by=maker)
+    # Of a run, so that it holds nothing that the calls below need.
+    switch = operations.engage_switch(f"run:{asking.run.pk}", reason="set up", by=maker)
+    return Scene(
+        names={
+            "run": asking.run.pk,
+            "approval": asking.card.pk,
+            "fact": asking.fact.pk,
+            "switch": switch.pk,
+            "number": asking.step.number,
+        }
+    )
+
+
+def call(client: Api, method: str, path: str, scene: Scene) -> int:
+    status: int = client.send(method, scene.fill(path), CALLS[method, path].body).status_code
+    return status
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+def test_without_a_token_every_call_is_refused(scene: Scene, method: str, path: str) -> None:
+    assert call(Api(), method, path, scene) == 401
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+def test_a_stranger_finds_nothing(scene: Scene, method: str, path: str) -> None:
+    runs = Run.objects.count()
+    response = api_of(make_stranger()).send(method, scene.fill(path), CALLS[method, path].body)
+    assert response.status_code == CALLS[method, path].stranger
+    if response.status_code == 200:
+        assert response.json()["items"] == []
+    assert Run.objects.count() == runs
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+def test_someone_who_sees_another_agent_only_finds_nothing(scene: Scene, method: str, path: str) -> None:
+    person = make_person("noor", Role.OPERATOR, Role.APPROVER, agents=("stock-watch",))
+    if path in ("/events", "/switches") and method == "POST":
+        return  # those name no run
+    response = api_of(person).send(method, scene.fill(path), CALLS[method, path].body)
+    if method == "GET" and CALLS[method, path].stranger == 200:
+        assert response.json()["items"] == []
+    else:
+        # A name of an agent in a body is refused as one that is not there.
+        assert response.status_code == (400 if path == "/runs" else 404), response.content
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize(("method", "path"), CALLS)
+def test_a_role_may_what_its_table_says(method: str, path: str, role: Role) -> None:
+    scene = make_scene(paused=path.endswith("/resume"))
+    expected = CALLS[method, path]
+    status = call(api_of(make_person("them", role)), method, path, scene)
+    assert status == (expected.ok if role in expected.may else 403)
+
+
+@pytest.mark.parametrize(("method", "path"), WITHOUT_TOKEN)
+def test_health_is_open_to_all(method: str, path: str) -> None:
+    assert Api().send(method, path).status_code in (200, 503)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_needs_a_sign_in(path: str) -> None:
+    client, address = Client(), "/" + path.replace("<int:run>", "7")
+    signed_out, signed_in = PAGES[path]
+    assert client.get(address).status_code == signed_out
+    client.force_login(make_stranger())
+    assert client.get(address).status_code == signed_in
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_run_has_a_page_for_each_role_and_none_for_a_stranger(scene: Scene, role: Role) -> None:
+    client = Client()
+    client.force_login(make_person("them", role))
+    assert client.get(scene.fill("/runs/{run}")).status_code == 200
+    client.force_login(make_stranger())
+    assert client.get(scene.fill("/runs/{run}")).status_code == 404
+
+
+def test_a_revoked_token_and_one_of_someone_who_left_open_nothing(scene: Scene) -> None:
+    person = make_person("vera", Role.VIEWER)
+    client = api_of(person)
+    assert client.get("/runs").status_code == 200
+    User.objects.filter(pk=person.pk).update(is_active=False)
+    assert client.get("/runs").status_code == 401
+    User.objects.filter(pk=person.pk).update(is_active=True)
+    admin = make_person("ada", Role.ADMIN)
+    operations.revoke_token(person.api_tokens.get().pk, by=admin)
+    assert client.get("/runs").status_code == 401
+
+
+def test_one_table_answers_for_buttons_and_posts() -> None:
+    person = make_person("olga", Role.OPERATOR, agents=("refund-desk",))
+    assert access.may(person, access.Action.STOP, "refund-desk")
+    assert not access.may(person, access.Action.STOP, "stock-watch")
+    assert not access.may(person, access.Action.DECIDE, "refund-desk")
+    assert not access.may(make_stranger(), access.Action.VIEW)
