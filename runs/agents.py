@@ -424,6 +424,7 @@ class Agent:
     recheck: Mapping[str, Tool] = field(default_factory=dict)
     spawns: Sequence[str] = ()
     priority: int = 0
+    patience: int = 8  # thinks without any progress before a person is asked
 
     def __post_init__(self) -> None:
         if bool(self.model) == (self.decide is not None):

@@ -7,9 +7,9 @@ from django.db import transaction
 
 from runs import course, lifecycle, operations, sql, steps, switches
 from runs.agents import get_agent
-from runs.engine import act, check, decide, finish, think
+from runs.engine import act, check, decide, finish, progress, think
 from runs.engine.hand import Hand
-from runs.engine.waits import wait_for_contract
+from runs.engine.waits import ask_about_failure, wait_for_contract
 from runs.errors import Lost, UnknownAgent
 from runs.models import Run, Step
 from runs.states import RUN_FINAL, RunState, StepKind, StepState
@@ -63,6 +63,10 @@ def _choose(hand: Hand) -> Step | Next:
             course.rest(run, holding=True)
             return Next.PARKED
         if not open_steps:
+            if stall := progress.find_stall(run, agent):
+                ask_about_failure(run, steps.plan(run, steps.Asked(kind=StepKind.THINK)), "no progress", stall)
+                course.rest(run, holding=True)
+                return Next.PARKED
             opened = think.open_step(run)
             return opened if agent.decide is not None else Next.PARKED
         ready = course.workable(open_steps)
