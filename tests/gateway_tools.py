@@ -24,11 +24,16 @@ from runs.gateway.provider import Credential
 from runs.models import Attempt, Budget, LedgerEntry, Run, Step
 from runs.operations import Start
 from runs.states import ProcessKind, StepKind
+from runs.supervise import read_stat
 from tests.process_tools import ROOT
 from tests.rehearsal_tools import RehearsalServer, run_server
 from tests.waiting import wait_until
 
 __all__ = ["Desk", "desk", "model_process", "model_server"]
+
+
+START_S = 60.0
+"""Within this a gateway has started as a process of its own; importing the SDK alone takes seconds on a busy machine."""
 
 
 class Desk:
@@ -95,6 +100,19 @@ class Desk:
         self._outside.append(process)
         return process
 
+    def fail_point(self, point: str, action: str) -> str:
+        """A fail point that acts once."""
+        file = self._folder / f"{point}-{action}"
+        file.touch()
+        return f"{point}={action}@{file}"
+
+    def is_frozen(self, process: subprocess.Popen[bytes]) -> bool:
+        stat = read_stat(process.pid)
+        return stat is not None and stat.state == "T"
+
+    def thaw(self, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGCONT)
+
     def logs(self) -> str:
         return "\n".join(log.read_text()[-3000:] for log in self._folder.glob("gateway-*.log"))
 
@@ -117,6 +135,7 @@ class Desk:
         wait_until(
             lambda: sum(call["open"] and call["events_sent"] > 2 for call in self.model.calls()) >= count,
             what=f"{count} open streams {self.logs()}",
+            timeout_s=START_S,
         )
 
     def sent(self) -> list[dict[str, Any]]:

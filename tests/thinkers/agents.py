@@ -38,6 +38,7 @@ def make(name: str, *replies: dict[str, Any], model: str = "claude-sonnet-5-5", 
 
 thinker = make("thinker", {"say": "I look first.", "calls": [["give", {"value": "$inputs.value"}]]})
 unpriced = make("unpriced", model="m-new")
+pondering = make("pondering", {"calls": [["give", {"value": 1}]]}, model="claude-opus-5-5")
 talker = make("talker", {"say": "I would rather talk.", "calls": [], "repeat": True})
 fumbler = make(
     "fumbler",
