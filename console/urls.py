@@ -4,11 +4,19 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, path
 
 from console.api.app import read_urls
-from console.views import home, sign_in
+from console.views import approvals, frame, home, run, runs, sign_in
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", home.show_home, name="home"),
-    path("runs/<int:run>", home.show_run, name="run"),
+    path("runs", runs.show_runs, name="runs"),
+    path("runs/panels/rows", runs.show_rows, name="run-rows"),
+    path("runs/<int:number>", run.show_run, name="run"),
+    path("runs/<int:number>/panels/head", run.show_head_panel, name="run-head"),
+    path("runs/<int:number>/panels/side", run.show_side_panel, name="run-side"),
+    path("approvals", approvals.show_inbox, name="approvals"),
+    path("panels/nav", frame.show_nav, name="nav"),
+    path("panels/switches", frame.show_switch_bars, name="switch-bars"),
+    path("theme", frame.set_theme, name="theme"),
     path("sign-in", sign_in.SignIn.as_view(), name="sign-in"),
     path("sign-out", sign_in.sign_out, name="sign-out"),
     path("api/v1/", read_urls()),

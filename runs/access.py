@@ -5,6 +5,7 @@ One table answers "show the button?" and "accept the POST?".
 
 import hashlib
 import secrets
+from dataclasses import dataclass
 from enum import StrEnum
 
 from django.contrib.auth import get_user_model
@@ -69,16 +70,31 @@ def make_roles() -> None:
     Group.objects.get(name=Role.OPERATOR).permissions.add(*views, *budgets)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rights:
+    """What a person may see and do, read once: for a page that asks often. `agents`: `*` stands for all."""
+
+    agents: frozenset[str]
+    actions: frozenset[Action]
+
+    def may(self, action: Action, agent: str | None = None) -> bool:
+        if action not in self.actions:
+            return False
+        return bool(self.agents) if agent is None else EVERY_AGENT in self.agents or agent in self.agents
+
+
+def read_rights(user: AbstractBaseUser) -> Rights:
+    if not user.is_active or not isinstance(user, User):
+        return Rights(agents=frozenset(), actions=frozenset())
+    if user.is_superuser:
+        return Rights(agents=frozenset({EVERY_AGENT}), actions=frozenset(Action))
+    actions = frozenset(_actions(user))
+    return Rights(agents=frozenset(_granted_agents(user) if Action.VIEW in actions else ()), actions=actions)
+
+
 def may(user: AbstractBaseUser, action: Action, agent: str | None = None) -> bool:
     """Whether a person may do this, to that agent's runs (None: to any agent at all)."""
-    if not user.is_active or not isinstance(user, User):
-        return False
-    if user.is_superuser:
-        return True
-    if action not in _actions(user):
-        return False
-    agents = visible_agents(user)
-    return bool(agents) if agent is None else EVERY_AGENT in agents or agent in agents
+    return read_rights(user).may(action, agent)
 
 
 def require(user: AbstractBaseUser, action: Action, agent: str | None = None) -> None:
@@ -90,13 +106,7 @@ def require(user: AbstractBaseUser, action: Action, agent: str | None = None) ->
 
 def visible_agents(user: AbstractBaseUser) -> set[str]:
     """Names of the agents whose runs a person sees; `*` stands for all."""
-    if not user.is_active or not isinstance(user, User):
-        return set()
-    if user.is_superuser:
-        return {EVERY_AGENT}
-    if Action.VIEW not in _actions(user):
-        return set()
-    return set(AgentGrant.objects.filter(group__user=user).values_list("agent", flat=True))
+    return set(read_rights(user).agents)
 
 
 def visible_runs(user: AbstractBaseUser) -> QuerySet[Run]:
@@ -231,6 +241,10 @@ def read_sign_in_token(token: str) -> User | None:
 
 def _stamp(user: AbstractBaseUser) -> str:
     return f"{user.last_login.timestamp() if user.last_login else 0}:{user.password[-12:]}"
+
+
+def _granted_agents(user: User) -> set[str]:
+    return set(AgentGrant.objects.filter(group__user=user).values_list("agent", flat=True))
 
 
 def _actions(user: User) -> set[Action]:

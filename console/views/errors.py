@@ -15,22 +15,22 @@ class Broken(LongwatchError):
 
 
 def answer_400(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    return _answer(request, Malformed("This request cannot be used."))
+    return answer(request, Malformed("This request cannot be used."))
 
 
 def answer_403(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    return _answer(request, Forbidden("You may not do this here."))
+    return answer(request, Forbidden("You may not do this here."))
 
 
 def answer_404(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    return _answer(request, NoSuchAddress())
+    return answer(request, NoSuchAddress())
 
 
 def answer_500(request: HttpRequest) -> HttpResponse:
-    return _answer(request, Broken())
+    return answer(request, Broken())
 
 
-def _answer(request: HttpRequest, error: LongwatchError) -> HttpResponse:
+def answer(request: HttpRequest, error: LongwatchError) -> HttpResponse:
     if request.path.startswith("/api/"):
         return write_problem(request, error)
     remedy = "" if isinstance(error, NoSuchAddress) else error.remedy

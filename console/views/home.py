@@ -1,8 +1,8 @@
-"""The first page, and the short page of a run."""
+"""The first page."""
 
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import User
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
@@ -24,17 +24,9 @@ def show_home(request: SignedIn) -> HttpResponse:
     """What waits for a person first, then the newest runs."""
     agents = access.visible_agents(request.user)
     context = {
+        "section": "home",
         "approvals": queries.list_approvals(Window(limit=20), agents=agents, states=[ApprovalState.PENDING]),
         "runs": queries.list_runs(RunFilter(), Window(limit=20), agents=agents),
         "may_decide": access.may(request.user, Action.DECIDE),
     }
     return render(request, "home.html", context)
-
-
-@require_safe
-@login_required
-def show_run(request: SignedIn, run: int) -> HttpResponse:
-    found = queries.find_run(run, agents=access.visible_agents(request.user))
-    if found is None:
-        raise Http404
-    return render(request, "run.html", {"run": found})

@@ -1,7 +1,7 @@
 """Runs: one with all that says why it is where it is, and the list with its filters."""
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -92,24 +92,23 @@ def find_run(number: int, *, agents: Collection[str]) -> RunDetail | None:
 
 def list_runs(wanted: RunFilter, window: Window, *, agents: Collection[str]) -> Page[RunRow]:
     """Runs, newest first, without their bodies, in one query."""
-    rows = within(Run.objects.order_by("-pk"), agents)
-    if wanted.states:
-        rows = rows.filter(state__in=list(wanted.states))
-    if wanted.agents:
-        rows = rows.filter(agent__in=list(wanted.agents))
-    if wanted.waiting_for:
-        rows = rows.filter(waiting_for__in=list(wanted.waiting_for))
-    if wanted.labels:
-        rows = rows.filter(labels__contains=dict(wanted.labels))
-    if wanted.parent is not None:
-        rows = rows.filter(parent=wanted.parent)
-    if wanted.q.strip():
-        rows = rows.filter(_read_search(wanted.q.strip()))
+    rows = _narrow(wanted, agents)
     if window.after is not None:
         rows = rows.filter(pk__lt=window.after)
-    cut_goal = _select(rows).defer(*_BODIES).annotate(goal_start=Left("goal", GOAL_IN_LIST))
-    found = list(cut_goal[: window.limit + 1])
-    return cut(found, window, place=lambda run: run.pk, show=lambda run: _show(run, run.goal_start))
+    found = list(_without_bodies(rows)[: window.limit + 1])
+    return cut(found, window, place=lambda run: run.pk, show=_show_row)
+
+
+def read_runs(numbers: Sequence[int], *, agents: Collection[str]) -> list[RunRow]:
+    """These runs in this order, without their bodies, in one query."""
+    rows = _without_bodies(within(Run.objects.filter(pk__in=[n for n in numbers if in_range(n)]), agents))
+    found = {run.pk: run for run in rows}
+    return [_show_row(found[number]) for number in numbers if number in found]
+
+
+def list_numbers(wanted: RunFilter, limit: int, *, agents: Collection[str]) -> list[int]:
+    """Only the numbers of the newest runs that a filter finds."""
+    return list(_narrow(wanted, agents).values_list("pk", flat=True)[:limit])
 
 
 def read_in_flight(attempts: QuerySet[Attempt]) -> list[InFlight]:
@@ -149,6 +148,32 @@ def read_clocks(run: Run, now: datetime) -> Clocks:
         running = "working_s"
     names = Clocks.__dataclass_fields__
     return Clocks(**{n: round(getattr(run, n) + (passed if n == running else 0.0), 3) for n in names})
+
+
+def _narrow(wanted: RunFilter, agents: Collection[str]) -> QuerySet[Run]:
+    rows = within(Run.objects.order_by("-pk"), agents)
+    if wanted.states:
+        rows = rows.filter(state__in=list(wanted.states))
+    if wanted.agents:
+        rows = rows.filter(agent__in=list(wanted.agents))
+    if wanted.waiting_for:
+        rows = rows.filter(waiting_for__in=list(wanted.waiting_for))
+    if wanted.labels:
+        rows = rows.filter(labels__contains=dict(wanted.labels))
+    if wanted.parent is not None:
+        rows = rows.filter(parent=wanted.parent)
+    if wanted.q.strip():
+        rows = rows.filter(_read_search(wanted.q.strip()))
+    return rows
+
+
+def _without_bodies(rows: QuerySet[Run]) -> QuerySet[Run]:
+    return _select(rows).defer(*_BODIES).annotate(goal_start=Left("goal", GOAL_IN_LIST))
+
+
+def _show_row(run: Run) -> RunRow:
+    goal: str = run.goal_start  # type: ignore[attr-defined]  # annotated
+    return _show(run, goal)
 
 
 def _select(rows: QuerySet[Run]) -> QuerySet[Run]:

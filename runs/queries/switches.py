@@ -32,6 +32,12 @@ def list_switches(window: Window, *, agents: Collection[str], engaged: bool | No
     return cut(list(rows[: window.limit + 1]), window, place=lambda switch: switch.pk, show=_show)
 
 
+def list_engaged(*, agents: Collection[str], limit: int) -> list[Switch]:
+    """The engaged switches that concern a reader, oldest first, without what they met under way: one query."""
+    rows = _visible(_select(Switch.objects.filter(released_at__isnull=True).order_by("pk")), agents)
+    return list(rows[:limit])
+
+
 def _select(rows: QuerySet[Switch]) -> QuerySet[Switch]:
     return rows.select_related("engaged_by", "released_by")
 

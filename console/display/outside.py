@@ -1,0 +1,95 @@
+"""Text from outside, made harmless to the eye: what would be invisible, or would reorder what stands beside it, is written out.
+
+Escaping for HTML is the templates' business; this is about people being shown exactly what is there.
+"""
+
+import json
+import unicodedata
+from dataclasses import dataclass
+
+from runs.agents import Json
+
+# Seen as nothing although their category says letter, mark or symbol.
+_BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_SELECTORS = frozenset(chr(n) for n in (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0), *range(0x180B, 0x1810)))
+# Part of ordinary writing and of emoji: written out only where every character counts.
+_COMMON = frozenset("\u00a0\u202f\u200d\u200c\u00ad") | _SELECTORS
+_KEPT = frozenset("\n\t ")
+
+
+def show(text: str) -> str:
+    """For titles, reasons and running text: controls and what changes direction become escapes."""
+    return text if text.isascii() and text.isprintable() else "".join(map(_show_character, text))
+
+
+def show_exactly(text: str) -> str:
+    """For what will run: every character that cannot be seen, or looks like a plain space, becomes an escape."""
+    return text if text.isascii() and text.isprintable() else "".join(map(_show_exact_character, text))
+
+
+def count_hidden(text: str) -> int:
+    """How many characters `show_exactly` writes out."""
+    return 0 if text.isascii() and text.isprintable() else sum(len(_show_exact_character(c)) > 1 for c in text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A value to be read before it is used: complete, with its length when it is long, and how much of it was hidden."""
+
+    text: str
+    length: int
+    hidden: int
+
+    @property
+    def is_long(self) -> bool:
+        return self.length > LONG
+
+
+LONG = 200
+
+
+def show_value(value: Json) -> Shown:
+    """An argument or a fact's value: text as it is, everything else as JSON, with its keys in order."""
+    raw = value if isinstance(value, str) else write_json(value)
+    return Shown(text=show_exactly(raw), length=len(raw), hidden=count_hidden(raw))
+
+
+def write_json(value: Json) -> str:
+    """JSON for people: short values on one line, the others indented."""
+    line = json.dumps(value, ensure_ascii=False)
+    return line if len(line) <= 80 else json.dumps(value, ensure_ascii=False, indent=1)
+
+
+def write_brief(value: Json, most: int = 140) -> str:
+    """A value in one line of a list: `key value, key value`, cut."""
+    if isinstance(value, dict):
+        line = ", ".join(f"{name} {_brief_part(part)}" for name, part in value.items())
+    else:
+        line = _brief_part(value)
+    line = show(line)
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _brief_part(value: Json) -> str:
+    return " ".join(value.split()) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _show_character(character: str) -> str:
+    return character if character in _COMMON else _show_exact_character(character, spaces=False)
+
+
+def _show_exact_character(character: str, *, spaces: bool = True) -> str:
+    if character in _KEPT:
+        return character
+    category = unicodedata.category(character)
+    hidden = category[0] == "C" or category in ("Zl", "Zp") or character in _BLANKS or character in _SELECTORS
+    if hidden or (spaces and category == "Zs"):
+        return _escape(character)
+    return character
+
+
+def _escape(character: str) -> str:
+    number = ord(character)
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

@@ -1,0 +1,342 @@
+"""A run's page in words and figures: header, clocks, limits, what is outstanding, and what it was started with."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from console.display.figures import (
+    percent,
+    plural,
+    write_ago,
+    write_clock,
+    write_count,
+    write_duration,
+    write_limit,
+    write_usd,
+)
+from console.display.marks import KIND, VERIFIED, WAITING, Mark, mark_run
+from console.display.outside import Shown, show, show_value
+from console.display.waits import Until, say_until, say_whom
+from console.display.why import Why, explain
+from runs.queries import RunDetail
+from runs.queries.runpage import RunExtras
+from runs.states import RUN_FINAL
+
+HIGH = 90
+MOST_WAITS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    name: str
+    css: str
+    took: str
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """One limit: figures in text, and the parts of its gauge in percent. Without a limit there is no gauge."""
+
+    name: str
+    used: str
+    of: str
+    note: str
+    has_limit: bool
+    spent: float = 0.0
+    estimated: float = 0.0
+    reserved: float = 0.0
+    css: str = "spent"
+
+    @property
+    def used_x(self) -> float:
+        """Where what is reserved begins."""
+        return round(self.spent + self.estimated, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Todo:
+    icon: str
+    css: str
+    title: str
+    href: str
+    note: str
+    urgent: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunHead:
+    id: int
+    title: str
+    agent: str
+    pill: Mark
+    tags: list[Mark]
+    why: Why
+    clocks: list[Clock]
+    clocks_label: str
+    age: str
+    max_age: str
+    todo: list[Todo]
+    limits: list[Limit]
+    ended: bool
+    may_stop: bool
+    paused: bool
+    may_change: bool
+    bar_note: str
+
+
+def show_head(run: RunDetail, extras: RunExtras, *, may_stop: bool, may_decide: bool) -> RunHead:
+    ended = run.state in RUN_FINAL
+    mark = mark_run(
+        state=run.state,
+        waiting_for=run.waiting_for,
+        paused=run.paused is not None,
+        held=bool(run.held) or any(w.on.startswith("switch.") for w in run.waits if w.waiting_for == run.waiting_for),
+        undrained=bool(run.in_flight),
+    )
+    why = explain(run, extras, may_decide=may_decide)
+    clocks = _clocks(run)
+    return RunHead(
+        id=run.id,
+        title=show(run.goal),
+        agent=run.agent,
+        pill=Mark(word=_long_word(run, mark), icon=mark.icon, css=mark.css),
+        tags=_tags(run),
+        why=why,
+        clocks=clocks,
+        clocks_label=", ".join(f"{clock.name.lower()} {clock.took}" for clock in clocks),
+        age=write_clock(sum(seconds for _, _, seconds in _clock_parts(run))),
+        max_age=_max_age(run),
+        todo=_todo(run, extras),
+        limits=_limits(run, extras),
+        ended=ended,
+        may_stop=may_stop and not ended,
+        paused=run.paused is not None,
+        may_change=may_stop,
+        bar_note=next((a.words for a in why.answers if a.label == "Until" and a.at is not None), ""),
+    )
+
+
+def _long_word(run: RunDetail, mark: Mark) -> str:
+    if mark.word == "Waiting" and run.waiting_for in WAITING:
+        return f"Waiting for {WAITING[run.waiting_for].word}"
+    return mark.word
+
+
+def _tags(run: RunDetail) -> list[Mark]:
+    tags = []
+    if run.in_flight and run.state in RUN_FINAL:
+        tags.append(Mark(word=f"{plural(len(run.in_flight), 'call')} in flight", css="danger"))
+    if run.state in RUN_FINAL and run.verified in VERIFIED:
+        tags.append(VERIFIED[run.verified])
+    if run.state not in RUN_FINAL and run.counts.facts_stale:
+        tags.append(Mark(word=f"{plural(run.counts.facts_stale, 'fact')} not fresh", icon="stale", css="person"))
+    if run.counts.keys_in_doubt:
+        tags.append(Mark(word=f"{plural(run.counts.keys_in_doubt, 'effect')} in doubt", icon="doubt", css="unknown"))
+    return tags
+
+
+def _age(run: RunDetail, now: datetime) -> float:
+    return max(((run.ended_at or now) - run.created_at).total_seconds(), 0.0)
+
+
+def _max_age(run: RunDetail) -> str:
+    return write_limit(round((run.expires_at - run.created_at).total_seconds())) if run.expires_at else ""
+
+
+def _clock_parts(run: RunDetail) -> list[tuple[str, str, float]]:
+    return [
+        ("Working", "a", run.clocks.working_s),
+        ("Queued", "b", run.clocks.queued_s),
+        ("On the world", "c", run.clocks.world_s),
+        ("On people", "d", run.clocks.people_s),
+        ("Paused or held", "e", run.clocks.held_s),
+    ]
+
+
+def _clocks(run: RunDetail) -> list[Clock]:
+    parts = _clock_parts(run)
+    whole = sum(seconds for _, _, seconds in parts)
+    clocks, before = [], 0.0
+    for name, css, seconds in parts:
+        # Whole seconds between two whole moments, so that the five add up to the age that stands beside them.
+        took = write_clock(int(before + seconds) - int(before))
+        x = percent(before, whole)
+        clocks.append(Clock(name=name, css=css, took=took, x=x, width=round(percent(before + seconds, whole) - x, 2)))
+        before += seconds
+    return clocks
+
+
+def _limits(run: RunDetail, extras: RunExtras) -> list[Limit]:
+    budget = run.budget
+    limits, spent, reserved = budget.limits, budget.spent, budget.reserved
+    found = [
+        _limit("Money", write_usd, spent.usd, limits.usd, reserved.usd, extras.estimated_usd, over=budget.overrun.usd),
+        _limit(
+            "Tokens",
+            write_count,
+            spent.tokens,
+            limits.tokens,
+            reserved.tokens,
+            extras.estimated_tokens,
+            over=budget.overrun.tokens,
+        ),
+        _limit("Steps", write_count, spent.steps, limits.steps, reserved.steps),
+        _limit("Model calls", write_count, spent.calls, limits.calls, reserved.calls),
+        _limit("Effects", write_count, spent.effects, limits.effects, reserved.effects),
+        _limit("Working time", write_duration, spent.working_s, limits.working_s),
+        _limit_age(run, extras.now),
+    ]
+    # What has neither a limit nor a figure says nothing.
+    return [limit for limit in found if limit.has_limit or limit.name in ("Money", "Tokens", "Steps", "Age")]
+
+
+def _limit(name, write, spent, limit, reserved=0, estimated=0, over=0) -> Limit:  # type: ignore[no-untyped-def]
+    notes = []
+    if reserved:
+        notes.append(f"{write(reserved)} reserved")
+    if estimated:
+        notes.append(f"{write(estimated)} of it estimated")
+    if over:
+        notes.append(f"{write(over)} passed what was reserved")
+    if limit is None:
+        return Limit(name=name, used=write(spent), of="no limit", note=", ".join(notes), has_limit=False)
+    left = limit - spent - reserved
+    if reserved or name == "Money":
+        notes.append(f"{write(max(left, type(left)(0)))} left")
+    share = percent(spent, limit)
+    used_up = left <= 0
+    return Limit(
+        name=name,
+        used=write(spent),
+        of=f"of {write(limit)}",
+        note=", ".join(notes),
+        has_limit=True,
+        spent=round(share - percent(estimated, limit), 2),
+        estimated=percent(estimated, limit),
+        reserved=min(percent(reserved, limit), 100 - share),
+        css="over" if used_up else "high" if share >= HIGH else "spent",
+    )
+
+
+def _limit_age(run: RunDetail, now: datetime) -> Limit:
+    age = _age(run, now)
+    if run.expires_at is None:
+        return Limit(name="Age", used=write_duration(age), of="no limit", note="", has_limit=False)
+    whole = (run.expires_at - run.created_at).total_seconds()
+    share = percent(age, whole)
+    until = say_until(run.expires_at, now)
+    note = "" if run.state in RUN_FINAL else f"expires {until.moment}, whatever happens"
+    return Limit(
+        name="Age",
+        used=write_duration(age),
+        of=f"of {write_limit(round(whole))}",
+        note=note,
+        has_limit=True,
+        spent=share,
+        css="high" if share >= HIGH else "spent",
+    )
+
+
+def _todo(run: RunDetail, extras: RunExtras) -> list[Todo]:
+    now, found = extras.now, []
+    for flight in run.in_flight:
+        since = flight.began_at or flight.taken_at
+        found.append(
+            Todo(
+                icon="effect" if flight.tool else "thinking",
+                css="quiet",
+                title=f"Step {flight.step} {show(flight.tool) or flight.kind} is under way",
+                href=f"/runs/{run.id}?tab=timeline#step-{flight.step}",
+                note=f"attempt {flight.attempt} · {write_ago(since, now)}, at most {write_duration(flight.timeout_s)}",
+            )
+        )
+    for card in extras.cards:
+        until = say_until(card.expires_at, now) if card.expires_at else None
+        mark = KIND[card.kind]
+        found.append(
+            Todo(
+                icon=mark.icon,
+                css=f"is-{mark.css}",
+                title=f"{mark.word}: {show(card.title)}",
+                href=f"/approvals/{card.id}",
+                note=_join(f"waits {write_ago(card.created_at, now)}", _say_card_end(until)),
+                urgent=f"expires {until.left}" if until and until.soon else "",
+            )
+        )
+    with_card = {wait.approval for wait in run.waits if wait.approval is not None}
+    for wait in run.waits[:MOST_WAITS]:
+        if wait.approval in with_card:
+            continue
+        end = f" · {say_until(wait.until, now).left}" if wait.until else ""
+        found.append(
+            Todo(
+                icon=WAITING[wait.waiting_for].icon,
+                css="quiet",
+                title=f"Step {wait.step}{f' {show(wait.tool)}' if wait.tool else ''}: {show(wait.note)}",
+                href=f"/runs/{run.id}?tab=timeline#step-{wait.step}",
+                note=f"on {say_whom(wait.on, wait.waiting_for)}{end}{f', then {show(wait.and_then)}' if wait.and_then else ''}",
+            )
+        )
+    if run.counts.work_open:
+        names = ", ".join(show(title) for _, title in extras.open_work[:3])
+        more = run.counts.work_open - 3
+        found.append(
+            Todo(
+                icon="work",
+                css="quiet",
+                title=f"{run.counts.work_open} of {plural(run.counts.work, 'work item')} open",
+                href=f"/runs/{run.id}?tab=work",
+                note=f"{names}{f' and {more} more' if more > 0 else ''}. The run isn’t finished while one is open.",  # noqa: RUF001
+            )
+        )
+    return found
+
+
+def _say_card_end(until: Until | None) -> str:
+    if until is None:
+        return "no time limit"
+    return "" if until.soon else f"expires {until.left}"
+
+
+def _join(*parts: str) -> str:
+    return " · ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What the run was started with, and who it is."""
+
+    id: int
+    uid: str
+    agent: str
+    model: str
+    started_at: datetime
+    started_by: str
+    epoch: int
+    holder: str
+    constraints: list[str]
+    inputs: list[tuple[str, Shown]]
+    labels: str
+    parent: int | None
+    children: int
+    deadline_at: datetime | None
+
+
+def show_about(run: RunDetail, extras: RunExtras, *, model: str) -> About:
+    return About(
+        id=run.id,
+        uid=str(run.uid),
+        agent=run.agent,
+        model=model,
+        started_at=run.created_at,
+        started_by=show(run.started_by) or "the runtime",
+        epoch=run.epoch,
+        holder=extras.holder,
+        constraints=[show(str(constraint)) for constraint in run.constraints],
+        inputs=[(show(name), show_value(value)) for name, value in run.inputs.items()],
+        labels=", ".join(f"{show(name)}={show(str(value))}" for name, value in run.labels.items()),
+        parent=run.parent,
+        children=run.counts.children,
+        deadline_at=run.deadline_at,
+    )

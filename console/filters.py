@@ -1,0 +1,161 @@
+"""The filters of lists, as they stand in the address: read, turned into a query, and written back as links."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlencode
+
+from console.display.marks import RUN, WAITING
+from console.display.outside import show
+from runs.errors import Malformed
+from runs.queries import RunFilter
+from runs.queries.counts import RunCounts
+from runs.states import RUN_OPEN, WAITS_ON_PEOPLE, RunState, WaitingFor
+
+OPEN, PEOPLE, WORLD = "open", "people", "world"
+_GROUPS_OF_STATES: dict[str, tuple[str, ...]] = {OPEN: tuple(s for s in RunState if s in RUN_OPEN)}
+_GROUPS_OF_WAITS: dict[str, tuple[str, ...]] = {
+    PEOPLE: tuple(w for w in WaitingFor if w in WAITS_ON_PEOPLE),
+    WORLD: tuple(w for w in WaitingFor if w not in WAITS_ON_PEOPLE),
+}
+_MOST_TEXT = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """One thing that narrows a list, and the address without it."""
+
+    name: str
+    value: str
+    without: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    value: str
+    word: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsFilter:
+    """What `/runs?state=&agent=&waiting_for=&q=` asks for. Words may be groups: open; people, world."""
+
+    states: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    waiting_for: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    q: str = ""
+
+    @classmethod
+    def read(cls, query: Mapping[str, Sequence[str]]) -> "RunsFilter":
+        """From the lists of a query string, repeated or with commas. Raises: Malformed, naming what is known."""
+        read = cls(
+            states=_words(query.get("state", ())),
+            agents=_words(query.get("agent", ())),
+            waiting_for=_words(query.get("waiting_for", ())),
+            labels=_read_labels(query.get("label", ())),
+            q=" ".join(query.get("q", ())).replace("\x00", "\ufffd").strip()[:_MOST_TEXT],
+        )
+        read.as_query()
+        return read
+
+    def as_query(self) -> RunFilter:
+        return RunFilter(
+            states=_spread(self.states, _GROUPS_OF_STATES),
+            agents=self.agents,
+            waiting_for=_spread(self.waiting_for, _GROUPS_OF_WAITS),
+            labels=self.labels,
+            q=self.q,
+        )
+
+    def write(self, **more: str) -> str:
+        """The query string, with its question mark; empty for no filter."""
+        pairs = [
+            *(("state", s) for s in self.states),
+            *(("agent", a) for a in self.agents),
+            *(("waiting_for", w) for w in self.waiting_for),
+            *(("label", f"{name}:{value}") for name, value in self.labels.items()),
+            *([("q", self.q)] if self.q else []),
+            *((name, value) for name, value in more.items() if value),
+        ]
+        return f"?{urlencode(pairs)}" if pairs else "?"
+
+    @property
+    def is_empty(self) -> bool:
+        return self == RunsFilter()
+
+    @property
+    def chips(self) -> list[Chip]:
+        """One for each word, so that each can be taken away alone."""
+        found = [
+            Chip(name="state is", value=_STATE_WORDS.get(s, s), without=self._without(states=s)) for s in self.states
+        ]
+        found += [Chip(name="agent is", value=show(a), without=self._without(agents=a)) for a in self.agents]
+        found += [
+            Chip(name="waits for", value=_WAIT_WORDS.get(w, w), without=self._without(waiting_for=w))
+            for w in self.waiting_for
+        ]
+        for name, value in self.labels.items():
+            rest = {n: v for n, v in self.labels.items() if n != name}
+            chip = Chip(name=f"{show(name)} is", value=show(value), without=replace(self, labels=rest).write())
+            found.append(chip)
+        if self.q:
+            found.append(Chip(name="holds", value=show(self.q), without=replace(self, q="").write()))
+        return found
+
+    def _without(self, **given: str) -> str:
+        changed = {name: tuple(w for w in getattr(self, name) if w != word) for name, word in given.items()}
+        return replace(self, **changed).write()  # type: ignore[arg-type]  # the three fields that are tuples
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A filter that is looked at often, with how many runs it finds."""
+
+    word: str
+    query: str
+    count: int
+    css: str
+    current: bool
+
+
+def list_views(counts: RunCounts, current: RunsFilter) -> list[View]:
+    """The tabs above the list."""
+    named = [
+        ("All", RunsFilter(), 0, ""),
+        ("Needs a person", RunsFilter(waiting_for=(PEOPLE,)), counts.on_people, "person"),
+        ("In doubt", RunsFilter(waiting_for=(WaitingFor.VERDICT.value,)), counts.in_doubt, "unknown"),
+        ("Failed", RunsFilter(states=(RunState.FAILED.value,)), counts.ended.get(RunState.FAILED, 0), "danger"),
+        ("Not finished", RunsFilter(states=(OPEN,)), counts.open, ""),
+        ("Waiting on the world", RunsFilter(waiting_for=(WORLD,)), counts.on_the_world, ""),
+    ]
+    return [
+        View(word=word, query=wanted.write(), count=count, css=css, current=wanted == current)
+        for word, wanted, count, css in named
+    ]
+
+
+_STATE_WORDS = {OPEN: "not finished"} | {s: RUN[s].word.lower() for s in RunState}
+_WAIT_WORDS = {PEOPLE: "people", WORLD: "the world"} | {w: WAITING[w].word for w in WaitingFor}
+STATE_CHOICES = [Choice(value=value, word=word.capitalize()) for value, word in _STATE_WORDS.items()]
+WAIT_CHOICES = [Choice(value=value, word=word) for value, word in _WAIT_WORDS.items()]
+
+
+def _words(given: Sequence[str]) -> tuple[str, ...]:
+    words = (word.strip() for text in given for word in text.replace("\x00", "\ufffd").split(","))
+    return tuple(dict.fromkeys(word for word in words if word))
+
+
+def _spread(words: tuple[str, ...], groups: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one for word in words for one in groups.get(word, (word,))))
+
+
+def _read_labels(given: Sequence[str]) -> dict[str, str]:
+    labels = {}
+    for text in given:
+        if not text:
+            continue
+        name, colon, value = text.replace("\x00", "\ufffd").partition(":")
+        if not colon:
+            raise Malformed(f"label is {text!r}.", remedy="Write it as name:value.")
+        labels[name] = value
+    return labels

@@ -1,0 +1,97 @@
+"""Tags of the console's templates: icons, pills, times, gauges. They print marks; they decide nothing."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from django import template
+from django.templatetags.static import static
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from console.display import figures, outside
+from console.display.marks import Mark
+from runs.agents import Json
+
+register = template.Library()
+
+
+@register.simple_tag
+def icon(name: str, css: str = "") -> SafeString:
+    """An icon of the sprite, decoration only: the word beside it says it. css: `small` (14 px), `big` (20 px), is-…"""
+    size = 14 if "small" in css else 20 if "big" in css else 16
+    return format_html(
+        '<svg class="icon{}" width="{}" height="{}" aria-hidden="true"><use href="{}#i-{}"/></svg>',
+        f" {css}" if css else "",
+        size,
+        size,
+        static("console/icons.svg"),
+        name,
+    )
+
+
+@register.simple_tag
+def pill(mark: Mark, word: str = "") -> SafeString:
+    return format_html('<span class="pill {}">{}{}</span>', mark.css, icon(mark.icon), word or mark.word)
+
+
+@register.simple_tag
+def tag(mark: Mark) -> SafeString:
+    drawn = icon(mark.icon, "small") if mark.icon else ""
+    return format_html('<span class="tag {}">{}{}</span>', mark.css, drawn, mark.word)
+
+
+@register.simple_tag
+def tags(marks: Iterable[Mark]) -> SafeString:
+    return format_html_join(" ", "{}", ((tag(mark),) for mark in marks))
+
+
+@register.simple_tag
+def ago(at: datetime, now: datetime) -> SafeString:
+    """How long ago, with the moment itself one hover or one read of the title away."""
+    return _time(at, figures.write_ago(at, now))
+
+
+@register.simple_tag
+def moment(at: datetime, now: datetime) -> SafeString:
+    return _time(at, figures.write_moment(at, now))
+
+
+@register.simple_tag
+def gauge(spent: float, reserved: float = 0, *, label: str, css: str = "spent", thin: bool = False) -> SafeString:
+    """A meter in percent of its limit; the figures stand beside it in text."""
+    rects = [(css, 0.0, spent)] + ([("reserved", spent, min(reserved, 100 - spent))] if reserved else [])
+    height = 6 if thin else 8
+    return format_html(
+        '<svg class="gauge{}" role="img" aria-label="{}">{}</svg>',
+        " thin" if thin else "",
+        label,
+        format_html_join(
+            "",
+            '<rect class="{}" x="{}%" width="{}%" height="{}"/>',
+            ((name, f"{x:.2f}", f"{width:.2f}", height) for name, x, width in rects if width > 0),
+        ),
+    )
+
+
+@register.filter
+def shown(text: object) -> str:
+    """Text from outside for a title or a sentence: controls and changes of direction written out."""
+    return outside.show(str(text))
+
+
+@register.filter
+def brief(value: Json) -> str:
+    return outside.write_brief(value)
+
+
+@register.filter
+def usd(amount: object) -> str:
+    from decimal import Decimal
+
+    return figures.write_usd(Decimal(str(amount)))
+
+
+def _time(at: datetime, words: str) -> SafeString:
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', f"{at:%Y-%m-%dT%H:%M:%S%z}", figures.write_full(at), words
+    )

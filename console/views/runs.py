@@ -1,0 +1,69 @@
+"""The list of runs."""
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from console.access import Reader
+from console.display.runlines import show_line
+from console.filters import STATE_CHOICES, WAIT_CHOICES, RunsFilter, list_views
+from console.views.readers import for_readers
+from runs import clock
+from runs.access import Action
+from runs.agents import get_agents
+from runs.queries import Window
+from runs.queries.counts import count_runs
+from runs.queries.paging import EVERY_AGENT
+from runs.queries.runlines import count_newer, list_run_lines, read_run_lines
+
+PAGE = 50
+
+
+@require_safe
+@for_readers
+def show_runs(request: Reader) -> HttpResponse:
+    wanted = RunsFilter.read(dict(request.GET.lists()))
+    after = request.GET.get("after", "")
+    page = list_run_lines(wanted.as_query(), Window.read(after, PAGE), agents=request.rights.agents)
+    now = clock.now()
+    counts = count_runs(agents=request.rights.agents)
+    known = sorted(get_agents())
+    shown = ",".join(str(line.run.id) for line in page.items)
+    context = {
+        "section": "runs",
+        "filter": wanted,
+        "counts": counts,
+        "lines": [show_line(line, now) for line in page.items],
+        "rows_url": reverse("run-rows") + wanted.write(shown=shown, after=after),
+        "views": list_views(counts, wanted),
+        "older": wanted.write(after=page.next or "") if page.next else "",
+        "newest_link": wanted.write() if after else "",
+        "state_choices": STATE_CHOICES,
+        "wait_choices": WAIT_CHOICES,
+        "agent_choices": [n for n in known if EVERY_AGENT in request.rights.agents or n in request.rights.agents],
+        "may_start": request.rights.may(Action.START),
+        "now": now,
+    }
+    return render(request, "runs/list.html", context)
+
+
+@require_safe
+@for_readers
+def show_rows(request: Reader) -> HttpResponse:
+    """The rows that a page shows, as they are now, in their places; how many others the filter finds by now."""
+    wanted = RunsFilter.read(dict(request.GET.lists()))
+    shown = [int(n) for n in request.GET.get("shown", "").split(",") if n.isascii() and n.isdecimal() and len(n) < 19]
+    lines = read_run_lines(shown[:PAGE], agents=request.rights.agents)
+    newer = 0
+    if not request.GET.get("after"):
+        newer = count_newer(wanted.as_query(), shown, agents=request.rights.agents, most=PAGE)
+    now = clock.now()
+    context = {
+        "lines": [show_line(line, now) for line in lines],
+        "newer": newer,
+        "most": PAGE,
+        "newest": wanted.write(),
+        "now": now,
+    }
+    return render(request, "runs/rows.html", context)

@@ -1,0 +1,76 @@
+"""What a run's page shows beside the run itself: its open cards, its open work, what of its spend is only estimated."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from runs import sql
+
+SHOWN = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenCard:
+    id: int
+    step: int | None
+    kind: str
+    title: str
+    why: str
+    created_at: datetime
+    expires_at: datetime | None
+    on_expiry: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunExtras:
+    """`holder`: the process that holds the run now, as `kind on host`; empty for none."""
+
+    now: datetime
+    cards: list[OpenCard]
+    open_work: list[tuple[str, str]]
+    work_closed: int
+    estimated_usd: Decimal
+    estimated_tokens: int
+    failures: int
+    holder: str
+
+
+def read_run_extras(run: int) -> RunExtras:
+    """In three queries."""
+    cards = [OpenCard(**dict(zip(OpenCard.__dataclass_fields__, row, strict=True))) for row in _rows(_CARDS, run)]
+    work = _rows(_WORK, run)
+    now, closed, usd, tokens, failures, holder = sql.fetch_row(_FIGURES, {"run": run})
+    return RunExtras(
+        now=now,
+        cards=cards,
+        open_work=[(ref, title) for ref, title in work],
+        work_closed=closed,
+        estimated_usd=usd,
+        estimated_tokens=tokens,
+        failures=failures,
+        holder=holder or "",
+    )
+
+
+def _rows(statement: str, run: int) -> list[tuple[Any, ...]]:
+    return sql.fetch_all(statement, {"run": run, "shown": SHOWN})
+
+
+# In the order of OpenCard.
+_CARDS = """
+    SELECT a.id, s.number, a.kind, a.title, a.why, a.created_at, a.expires_at, a.on_expiry
+    FROM runs_approval a LEFT JOIN runs_step s ON s.id = a.step_id
+    WHERE a.run_id = %(run)s AND a.state = 'pending' ORDER BY a.expires_at NULLS LAST, a.id LIMIT %(shown)s
+"""
+_WORK = "SELECT ref, title FROM runs_workitem WHERE run_id = %(run)s AND state = 'open' ORDER BY id LIMIT %(shown)s"
+_FIGURES = """
+    SELECT lw_clock(),
+        (SELECT count(*) FROM runs_workitem WHERE run_id = %(run)s AND state <> 'open'),
+        (SELECT coalesce(sum(usd), 0) FROM runs_ledgerentry WHERE budget_id = %(run)s AND estimated AND kind = 'settle'),
+        (SELECT coalesce(sum(tokens), 0)::bigint FROM runs_ledgerentry
+            WHERE budget_id = %(run)s AND estimated AND kind = 'settle'),
+        (SELECT count(DISTINCT step_id) FROM runs_attempt
+            WHERE run_id = %(run)s AND outcome NOT IN ('open', 'done', 'not_begun', 'proved')),
+        (SELECT p.kind || ' on ' || p.host FROM runs_process p JOIN runs_run r ON r.holder = p.id WHERE r.id = %(run)s)
+"""

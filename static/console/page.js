@@ -1,0 +1,1 @@
+// What a page does beside its panels. Without this everything still works by links and forms.
