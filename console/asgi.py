@@ -46,5 +46,10 @@ class WithLifespan:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-CONTEXTS: Sequence[Context] = []
-application = WithLifespan(get_asgi_application(), contexts=CONTEXTS)
+# Before the imports that need Django's apps.
+_django = get_asgi_application()
+
+from console.live import keep_live  # noqa: E402
+
+CONTEXTS: Sequence[Context] = [keep_live]
+application = WithLifespan(_django, contexts=CONTEXTS)

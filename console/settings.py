@@ -77,7 +77,8 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     # A page that nobody thought about needs a sign-in.
-    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "console.sign_in_required.SignInRequired",
+    "console.live.cursor.CursorMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -147,6 +148,11 @@ SECURE_CSP = {
     "base-uri": [CSP.NONE],
     "frame-ancestors": [CSP.NONE],
 }
+
+# Live pages ------------------------------------------------------------------------------------------
+
+LIVE_HEARTBEAT_S = 15.0  # a page takes the server for frozen after two and a half; sessions are looked at as often
+LIVE_STREAM_S = 15 * 60.0  # then the page comes back, and its session and rights are read anew
 
 # The executor ----------------------------------------------------------------------------------------
 

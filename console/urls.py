@@ -4,6 +4,7 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, path
 
 from console.api.app import read_urls
+from console.live.stream import live
 from console.views import approvals, frame, home, run, runs, sign_in
 
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -19,6 +20,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("theme", frame.set_theme, name="theme"),
     path("sign-in", sign_in.SignIn.as_view(), name="sign-in"),
     path("sign-out", sign_in.sign_out, name="sign-out"),
+    path("live", live, name="live"),
     path("api/v1/", read_urls()),
     path("admin/", admin.site.urls),
 ]

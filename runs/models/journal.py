@@ -27,4 +27,7 @@ class JournalEntry(models.Model):
         constraints = [
             models.UniqueConstraint(name="journal_seq_once", fields=["run", "seq"], condition=Q(run__isnull=False))
         ]
-        indexes = [models.Index(name="journal_by_kind", fields=["kind", "-id"])]
+        indexes = [
+            models.Index(name="journal_by_kind", fields=["kind", "-id"]),
+            models.Index(name="journal_since", fields=["xid"]),
+        ]

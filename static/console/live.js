@@ -1,0 +1,122 @@
+// Live pages. The server says *that* something moved; a panel listens for it on `document` and fetches itself:
+// `live:TOPIC`, and `live:resync` when anything may have moved. <html data-live> and the chip say how true the page is.
+const root = document.documentElement;
+const chip = document.getElementById("live-chip");
+const [POLL_MS, AGAIN_MS, SLOWEST_MS] = [10_000, 5_000, 3_000];
+const WORDS = {
+  live: ["Live"], reconnecting: ["Reconnecting…"], polling: ["Every 10 s", "refresh"], degraded: ["Degraded", "stale"],
+  paused: ["Paused", "paused"], "signed-out": ["Signed out", "lock"],
+};
+const tabs = new BroadcastChannel("live");
+const held = new Set(); // panels that wait until nothing in them is selected
+let link = "reconnecting"; // or live, degraded, paused, signed-out
+let polled = false; // the last panel fetched without a stream came
+let missed = false; // there was a gap that the cursor may not cover
+let [source, watchdog, retry, again, failures] = [null, 0, 0, 0, 0];
+let [cursor, heartbeat, newsAt] = [root.dataset.liveCursor ?? "", 15_000, Date.now()];
+
+const on = {
+  hello({ heartbeat_s }) {
+    if (link === "signed-out") return location.reload(); // its tokens are those of the session that ended
+    [heartbeat, failures, polled] = [heartbeat_s * 1000, 0, false];
+    tabs.postMessage("signed in");
+    become("live");
+    if (missed) tell("resync");
+    missed = false;
+  },
+  changed: (topics) => topics.forEach(tell),
+  ping() {},
+  degraded: () => become("degraded"),
+  resync() { become("live"); tell("resync"); },
+  expired: signOut,
+  bye() { close(); retry = setTimeout(open, Math.random() * 1000); },
+};
+
+function open() {
+  close();
+  if (document.hidden) return;
+  if (link === "paused") become("reconnecting");
+  source = new EventSource(`${root.dataset.liveSrc}?since=${cursor}`);
+  source.onerror = lose;
+  for (const name in on) source.addEventListener(name, ({ data, lastEventId }) => {
+    [cursor, newsAt] = [lastEventId, Date.now()];
+    watch();
+    on[name](JSON.parse(data));
+  });
+  watch();
+}
+function watch() { clearTimeout(watchdog); watchdog = setTimeout(lose, heartbeat * 2.5); } // a frozen server closes nothing
+function close() { source?.close(); clearTimeout(watchdog); clearTimeout(retry); }
+function lose() {
+  close();
+  missed = true;
+  if (link !== "signed-out") become("reconnecting");
+  retry = setTimeout(open, Math.min(SLOWEST_MS, 250 * 2 ** failures++) * (0.5 + Math.random() / 2));
+}
+function hide() {
+  close();
+  missed = true;
+  if (link !== "signed-out") become("paused");
+}
+function signOut() {
+  close();
+  if (link === "signed-out") return;
+  become("signed-out");
+  document.getElementById("alarm").textContent = "Signed out. Updates have stopped.";
+}
+
+function tell(topic) { document.dispatchEvent(new CustomEvent(`live:${topic}`)); }
+function become(state) { link = state; show(); }
+function show() {
+  const state = link === "live" && held.size ? "paused" : link === "reconnecting" && polled ? "polling" : link;
+  const age = Math.round((Date.now() - newsAt) / 1000);
+  const ago = age < 90 ? `${age} s ago` : `${Math.round(age / 60)} min ago`;
+  const old = state === "live" || state === "polling" || state === "degraded" ? ago : `as of ${new Date(newsAt).toLocaleTimeString("en-GB")}`;
+  chip.querySelector(".age").textContent = held.size && state === "paused" ? "while you select" : old;
+  if (root.dataset.live === state) return;
+  const icon = chip.querySelector("use");
+  icon.setAttribute("href", icon.getAttribute("href").replace(/#.*/, `#i-${WORDS[state][1] ?? "refresh"}`));
+  chip.querySelector("b").textContent = WORDS[state][0];
+  chip.className = `live ${state}`;
+  root.dataset.live = state;
+  document.dispatchEvent(new CustomEvent("live:state", { detail: { state } }));
+}
+
+// What the panels meet when they fetch themselves.
+const isPanel = (ctx) => ctx?.sourceEvent?.type.startsWith("live:");
+function fetched({ detail: { ctx } }) {
+  if (ctx?.response?.status === 401) return signOut();
+  if (!isPanel(ctx)) return;
+  const came = ctx.response?.status < 400;
+  polled = came && link === "reconnecting";
+  if (came) newsAt = Date.now();
+  else if (link === "live") { clearTimeout(again); again = setTimeout(tell, AGAIN_MS, "resync"); }
+  show();
+}
+function hold(event) {
+  const panel = event.detail.ctx.sourceElement;
+  if (!isPanel(event.detail.ctx) || !isSelecting(panel)) return;
+  event.preventDefault();
+  held.add(panel);
+  show();
+}
+const isSelecting = (panel) => panel.isConnected && panel.dataset.liveFreeze && panel.querySelector(panel.dataset.liveFreeze);
+function thaw() {
+  const freed = [...held].filter((panel) => !isSelecting(panel) && held.delete(panel));
+  if (freed.length) { show(); tell("resync"); }
+}
+
+if (root.dataset.liveSrc) {
+  document.addEventListener("htmx:after:request", fetched);
+  document.addEventListener("htmx:error", fetched);
+  document.addEventListener("htmx:before:request", hold);
+  for (const name of ["change", "live:thaw"]) document.addEventListener(name, thaw);
+  document.addEventListener("visibilitychange", () => document.hidden ? hide() : open());
+  addEventListener("pagehide", hide);
+  addEventListener("pageshow", ({ persisted }) => persisted && open());
+  addEventListener("online", open);
+  tabs.onmessage = () => link === "signed-out" && open();
+  setInterval(show, 1_000);
+  setInterval(() => (link === "reconnecting" || link === "degraded") && tell("resync"), POLL_MS);
+  document.hidden ? hide() : open();
+}
