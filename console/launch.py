@@ -137,7 +137,8 @@ class Launch:
         cluster = [python, str(MANAGE), "cluster", f"--workers={self.workers}"]
         # The cluster's watch outlives this process by the steps in hand, and then leaves nothing behind.
         self._add("cluster", cluster, grace_s=settings.GRACE_S + 6, on_parent_death=signal.SIGTERM)
-        self._add("gateway", [python, str(MANAGE), "modelgateway"])
+        # It lets the replies in flight finish within the grace time, and then books what it cuts.
+        self._add("gateway", [python, str(MANAGE), "modelgateway"], grace_s=settings.GRACE_S + 4)
 
     def wait_ready(self) -> bool:
         """Wait until the web server says that all is there; False when a stop was asked for meanwhile.
