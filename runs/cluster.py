@@ -32,12 +32,12 @@ from django_q.conf import Conf
 from django_q.signing import SignedPackage
 from psycopg.rows import TupleRow
 
+from runs import notify
 from runs.board import Activity, Board, Place, Role
 from runs.supervise import die_with_parent
 
 log = logging.getLogger(__name__)
 
-CHANNEL = "longwatch_due"
 TASK = "runs.tasks.advance"
 LARGEST_MESSAGE = 4096  # PIPE_BUF of Linux: a write up to this size is one packet
 PAUSE_LEAST_S = 0.01
@@ -150,8 +150,11 @@ class DueWatch:
         try:
             if self._connection is None:
                 self._connection = self._connect()
+            # Before each thing that may take its time, so that a missing beat means that it is stuck in that one thing.
+            _beat()
             if not self._wait_for_look(self._connection):
                 return 0
+            _beat()
             due, next_s = self._look(self._connection)
         except Exception as error:
             self._lose_connection(error)
@@ -204,7 +207,7 @@ class DueWatch:
         parameters |= {"autocommit": True, "connect_timeout": 5, "options": options.strip()}
         connection: psycopg.Connection[TupleRow] = psycopg.connect(**parameters)
         connection.add_notify_handler(self._take_hint)
-        connection.execute(f"LISTEN {CHANNEL}")
+        connection.execute(f"LISTEN {notify.DUE}")
         self._look_at = time.monotonic()
         return connection
 
@@ -313,6 +316,11 @@ def _take_place(role: Role) -> Place | None:
     if _here.place is None and _here.board is not None:
         _here.place = _here.board.take_seat(role)
     return _here.place
+
+
+def _beat() -> None:
+    if _here.place is not None:
+        _here.place.beat()
 
 
 def _make_queue(maxsize: int = 0) -> PacketQueue:

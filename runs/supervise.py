@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 BACKOFF_LEAST_S = 0.2
-BACKOFF_MOST_S = 10.0
-STEADY_AFTER_S = 30.0
+BACKOFF_MOST_S = 5.0
+STEADY_AFTER_S = 5.0
 """A child that lived this long is restarted at once when it ends."""
 
 # The child of a process with threads must not run Python between fork and exec, so a small program asks for the

@@ -12,8 +12,10 @@ import queue
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from django.conf import settings
@@ -21,6 +23,7 @@ from django.db import connection
 
 from runs import processes
 from runs.board import Activity, Board, Role, Seat
+from runs.states import ProcessKind
 from runs.supervise import Exit, Program, Supervisor, is_alive, read_stat
 
 log = logging.getLogger(__name__)
@@ -29,10 +32,15 @@ MANAGE = Path(__file__).resolve().parent.parent / "manage.py"
 CLUSTER = "cluster"
 STEP_S = 0.5
 SWEEP_EVERY_S = 1.0
+SEEN_EVERY_S = 5.0
 FLUSH_S = 3.0
 """How long the end waits for a database that may be down, to record the last exits."""
 
 DUE = "SELECT EXISTS (SELECT FROM runs_run WHERE state IN ('queued', 'waiting') AND due_at <= lw_now())"
+HOLDERS = """
+SELECT p.pid, p.start_ticks FROM runs_run r JOIN runs_process p ON p.id = r.holder
+WHERE r.state = 'running' AND r.lease_until > clock_timestamp() AND p.boot_id = %s
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +49,11 @@ class Limits:
 
     started: float = 20.0  # from the start until every part has a seat
     complete: float = 5.0  # a part that died is replaced by the sentinel within one round of its guard
-    sentinel: float = 8.0  # a round of its guard takes half a second
-    pusher: float = 15.0  # it looks at least every 5 s, and a lost connection may take 5 s each to find and to mend
+    sentinel: float = 5.0  # a round of its guard takes half a second
+    pusher: float = 8.0  # it waits, connects and looks for at most 5 s each
     handover: float = 3.0  # a pipe between two processes that are both there
     due: float = 3.0  # a due run, while every worker waits
-    worker: float = 10.0  # a worker at work asks whether it is to drain, much more often than its lease is long
+    worker: float = 25.0  # a worker at work without a lease: it has to end what was stopped within its grace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +78,6 @@ def find_fault(seats: Sequence[Seat], *, now_ns: int, limits: Limits) -> Fault |
                 return Fault(seat=seat, why="it does not look for due runs any more")
             case Role.MONITOR, Activity.BUSY if has_passed(seat.since_ns, limits.handover):
                 return Fault(seat=seat, why="it does not finish with a result")
-            case Role.WORKER, Activity.BUSY if has_passed(seat.beat_ns, limits.worker):
-                return Fault(seat=seat, why="it is stuck at work")
             case _:
                 pass
     waiting = {
@@ -95,11 +101,14 @@ class ClusterWatch:
     workers: int
     sweep: Callable[[], object]
     limits: Limits
+    _ident: uuid.UUID | None = None
     _board: Board = field(default_factory=Board.create)
     _exits: "queue.SimpleQueue[Exit | None]" = field(default_factory=queue.SimpleQueue)
     _complete_ns: int = 0
     _looked_ns: int = 0
     _due_since_ns: int | None = None
+    _idle_hands: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Since when a worker, by pid and start, has been at work without holding a run."""
     _blamed: dict[Role, int] = field(default_factory=dict)
     _stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -146,7 +155,11 @@ class ClusterWatch:
             return  # this process was stopped itself, perhaps with all the others: look again
         if now_ns - self._complete_ns > self.limits.complete * 1e9:
             self._replace(supervisor, "it lacks one of its parts")
-        elif fault := find_fault(seats, now_ns=now_ns, limits=self.limits) or self._find_neglect(seats, now_ns):
+        elif (
+            fault := find_fault(seats, now_ns=now_ns, limits=self.limits)
+            or self._find_stuck_worker(seats, now_ns)
+            or self._find_neglect(seats, now_ns)
+        ):
             self._mend(supervisor, fault, now_ns)
 
     def _is_complete(self, seats: Sequence[Seat]) -> bool:
@@ -154,13 +167,22 @@ class ClusterWatch:
         return {*roles} == {*Role} and roles.count(Role.WORKER) >= self.workers
 
     def _find_neglect(self, seats: Sequence[Seat], now_ns: int) -> Fault | None:
-        """Find that runs were due all the time in which no worker was given anything to do."""
-        since_ns = self._due_since_ns
-        if since_ns is None or now_ns - since_ns <= self.limits.due * 1e9:
-            return None
+        """Find that runs were due all the time in which every worker waited."""
         workers = [seat for seat in seats if seat.role is Role.WORKER]
-        if all(seat.activity is Activity.WAITING and seat.since_ns < since_ns for seat in workers):
-            return Fault(seat=None, why="runs are due, its workers wait, and nobody brings the two together")
+        due_since_ns = self._due_since_ns
+        if due_since_ns is None or not workers or any(seat.activity is not Activity.WAITING for seat in workers):
+            return None
+        since_ns = max(due_since_ns, *(seat.since_ns for seat in workers))
+        if now_ns - since_ns <= self.limits.due * 1e9:
+            return None
+        return Fault(seat=None, why="runs are due, its workers wait, and nobody brings the two together")
+
+    def _find_stuck_worker(self, seats: Sequence[Seat], now_ns: int) -> Fault | None:
+        """Find a worker that works on nothing: it let the lease of its run end, and is not done either."""
+        for seat in seats:
+            since_ns = self._idle_hands.get((seat.pid, seat.start_ticks), now_ns)
+            if now_ns - since_ns > self.limits.worker * 1e9:
+                return Fault(seat=seat, why="it is stuck at work and lost its lease")
         return None
 
     def _mend(self, supervisor: Supervisor, fault: Fault, now_ns: int) -> None:
@@ -180,6 +202,7 @@ class ClusterWatch:
 
     def _expect_start(self) -> None:
         self._blamed.clear()
+        self._idle_hands.clear()
         self._due_since_ns = None
         self._complete_ns = time.monotonic_ns() + int((self.limits.started - self.limits.complete) * 1e9)
 
@@ -202,34 +225,55 @@ class ClusterWatch:
 
     def _record_exits(self) -> None:
         """Write every exit, in order, however long the database is away."""
-        reachable = _Reachable(what="Exits cannot be recorded")
         while (ended := self._exits.get()) is not None:
-            while not reachable.tried(lambda ended=ended: _record_exit(ended)):  # type: ignore[misc]
+            duty = _Duty(what="An exit cannot be recorded yet", call=partial(_record_exit, ended))
+            while not duty.do_if_due():
                 if self._stopped.wait(0.5) and self._exits.empty():
                     return
         connection.close()
 
     def _sweep(self) -> None:
-        sweep = _Reachable(what="The sweep failed")
-        probe = _Reachable(what="Due runs cannot be counted")
-        probe_at = 0.0
-        while not self._stopped.wait(SWEEP_EVERY_S):
-            sweep.tried(self.sweep)
-            if time.monotonic() >= probe_at:
-                probe_at = time.monotonic() + self.limits.due / 3
-                if not probe.tried(self._look_for_due):
-                    self._due_since_ns = None
+        """Sweep, show that this cluster is here, and ask the database what its parts cannot show on the board."""
+        duties = [
+            _Duty(what="The sweep failed", call=self.sweep, every_s=SWEEP_EVERY_S),
+            _Duty(what="The cluster cannot show that it is here", call=self._show_alive, every_s=SEEN_EVERY_S),
+            _Duty(what="Due runs cannot be looked for", call=self._look_for_due, every_s=self.limits.due / 3),
+            _Duty(what="Leases cannot be looked at", call=self._look_at_leases, every_s=1.0),
+        ]
+        while not self._stopped.wait(SWEEP_EVERY_S / 2):
+            for duty in duties:
+                duty.do_if_due()
         connection.close()
 
+    def _show_alive(self) -> None:
+        if self._ident is None:
+            self._ident = processes.register(ProcessKind.CLUSTER)
+        else:
+            processes.saw(self._ident)
+
     def _look_for_due(self) -> None:
+        since_ns, self._due_since_ns = self._due_since_ns, None
         now_ns = time.monotonic_ns()
         with connection.cursor() as cursor:
             cursor.execute(DUE)
             (is_due,) = cursor.fetchone() or (False,)
-        if not is_due:
-            self._due_since_ns = None
-        elif self._due_since_ns is None:
-            self._due_since_ns = now_ns
+        if is_due:
+            self._due_since_ns = since_ns or now_ns
+
+    def _look_at_leases(self) -> None:
+        now_ns = time.monotonic_ns()
+        known, self._idle_hands = self._idle_hands, {}
+        busy = [
+            (seat.pid, seat.start_ticks)
+            for seat in self._board.read()
+            if seat.role is Role.WORKER and seat.activity is Activity.BUSY and now_ns - seat.since_ns > 5e9
+        ]
+        if not busy:
+            return
+        with connection.cursor() as cursor:
+            cursor.execute(HOLDERS, [processes.boot_id()])
+            holders = set(cursor.fetchall())
+        self._idle_hands = {who: known.get(who, now_ns) for who in busy if who not in holders}
 
 
 def _record_exit(ended: Exit) -> None:
@@ -244,15 +288,22 @@ def _record_exit(ended: Exit) -> None:
 
 
 @dataclass(kw_only=True)
-class _Reachable:
-    """Calls something that may fail as long as the database is away, and says so once for each outage."""
+class _Duty:
+    """Something that is done every now and then, and fails as long as the database is away: said once per outage."""
 
     what: str
+    call: Callable[[], object]
+    every_s: float = 0.0
+    _due_at: float = 0.0
     _well: bool = True
 
-    def tried(self, call: Callable[[], object]) -> bool:
+    def do_if_due(self) -> bool:
+        """Do it if it is time; False when it failed."""
+        if time.monotonic() < self._due_at:
+            return True
+        self._due_at = time.monotonic() + self.every_s
         try:
-            call()
+            self.call()
         except Exception as error:
             if self._well:
                 log.warning("%s: %s", self.what, str(error).strip() or type(error).__name__, exc_info=error)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from runs.board import Activity, Board, Role, Seat
 from runs.supervise import is_alive, read_processes
-from tests.process_tools import ROOT, find_marked, make_mark, wait_until
+from tests.process_tools import ROOT, find_marked, make_mark
+from tests.waiting import wait_until
 
 
 class ClusterHost:
@@ -39,11 +40,15 @@ class ClusterHost:
         )
         self._board: Board | None = None
         self.workers = workers
-        self.wait_complete()
+        try:
+            self.wait_complete()
+        except BaseException:
+            self.close()
+            raise
 
-    def wait_complete(self, *, timeout_s: float = 30.0) -> None:
+    def wait_complete(self, *, timeout_s: float = 60.0) -> None:
         """Wait until every part is there and every worker waits for work."""
-        wait_until(self._is_complete, timeout_s=timeout_s, what=f"complete cluster\n{self.log.read_text()[-3000:]}")
+        wait_until(self._is_complete, timeout_s=timeout_s, what=f"a complete cluster, see {self.log}")
 
     def _is_complete(self) -> bool:
         assert self.process.poll() is None, f"the watch ended\n{self.log.read_text()[-3000:]}"

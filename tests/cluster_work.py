@@ -8,7 +8,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from django.db import connection
@@ -83,7 +83,7 @@ def _start_tool() -> None:
         )
 
 
-def _execute(sql: str, parameters: list[object]) -> tuple[object, ...] | None:
+def _execute(sql: str, parameters: Sequence[str | int | float | uuid.UUID]) -> tuple[object, ...] | None:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return cursor.fetchone() if cursor.description else None
@@ -93,7 +93,9 @@ def add_run(log: Path, **inputs: object) -> int:
     """Queue a run for this work; for the test's own process."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT nextval(pg_get_serial_sequence('runs_run', 'id')), lw_clock()")
-        number, now = cursor.fetchone() or (0, None)
+        row = cursor.fetchone()
+    assert row is not None
+    number, now = row
     uid = uuid.uuid4()
     Run.objects.create(
         id=number,

@@ -1,22 +1,12 @@
-"""Wait on conditions over real processes; used by the tests of supervisor, cluster and `up`."""
+"""Find what a test started among the processes of this machine."""
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from runs.supervise import read_processes
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def wait_until[T](probe: Callable[[], T], *, timeout_s: float = 20.0, what: str = "") -> T:
-    """Return the first true answer of `probe`; fail after `timeout_s`."""
-    until = time.monotonic() + timeout_s
-    while not (answer := probe()):
-        assert time.monotonic() < until, f"still not true after {timeout_s} s: {what or probe}"
-        time.sleep(0.02)
-    return answer
 
 
 def find_marked(mark: str) -> set[int]:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from runs.supervise import is_alive, read_stat, reap_leader, spawn_leader
-from tests.process_tools import ROOT, find_marked, make_mark, wait_until
+from tests.process_tools import ROOT, find_marked, make_mark
+from tests.waiting import wait_until
 
 
 def test_an_exit_says_which_process_ended_and_how() -> None:
@@ -143,10 +144,10 @@ def hosts() -> Iterator[list[Host]]:
 def test_a_program_that_dies_is_started_again(hosts: list[Host]) -> None:
     host = Host(("one", "exec sleep 1000"))
     hosts.append(host)
-    (first,) = wait_until(host.descendants)
+    (first,) = wait_until(host.descendants, what="a program")
     os.kill(first, signal.SIGKILL)
     assert host.read() == {"name": "one", "pid": first, "status": None, "signal": 9}
-    (second,) = wait_until(host.descendants)
+    (second,) = wait_until(host.descendants, what="a program")
     assert second != first
 
 
@@ -163,7 +164,7 @@ def test_a_program_that_keeps_dying_is_started_less_and_less_often(hosts: list[H
 def test_what_a_program_leaves_behind_in_its_group_dies_before_its_exit_is_told(hosts: list[Host]) -> None:
     host = Host(("one", "sleep 1000 & sleep 1000 & wait"))
     hosts.append(host)
-    wait_until(lambda: len(host.descendants()) == 3)
+    wait_until(lambda: len(host.descendants()) == 3, what="three processes")
     leader = next(pid for pid in host.descendants() if os.getpgid(pid) == pid)
     before = host.descendants()
     os.kill(leader, signal.SIGKILL)
@@ -175,8 +176,12 @@ def test_what_a_program_leaves_behind_in_its_group_dies_before_its_exit_is_told(
 def test_an_orphan_in_a_session_of_its_own_is_adopted_killed_and_told(hosts: list[Host], tmp_path: Path) -> None:
     host = Host(("one", f"setsid sh -c 'echo $$ > {tmp_path}/orphan; exec sleep 1000' & exec sleep 1000"))
     hosts.append(host)
-    orphan = int(wait_until(lambda: (tmp_path / "orphan").exists() and (tmp_path / "orphan").read_text()))
-    leader = next(pid for pid in wait_until(host.descendants) if pid != orphan and os.getpgid(pid) == pid)
+    orphan = int(
+        wait_until(lambda: (tmp_path / "orphan").exists() and (tmp_path / "orphan").read_text(), what="the orphan")
+    )
+    leader = next(
+        pid for pid in wait_until(host.descendants, what="a program") if pid != orphan and os.getpgid(pid) == pid
+    )
     os.kill(leader, signal.SIGKILL)
     told = {host.read()["pid"], host.read()["pid"]}
     assert told == {leader, orphan}
@@ -186,7 +191,7 @@ def test_stopping_signals_the_leader_alone_and_leaves_nothing(hosts: list[Host],
     member = f"trap 'touch {tmp_path}/signalled' TERM; while :; do sleep 0.1; done"
     host = Host(("one", f'sh -c "{member}" & trap "exit 0" TERM; touch {tmp_path}/up; wait'))
     hosts.append(host)
-    wait_until((tmp_path / "up").exists)
+    wait_until((tmp_path / "up").exists, what="the program is up")
     host.process.send_signal(signal.SIGTERM)
     told = [host.read()]
     while "empty" not in told[-1]:
@@ -202,7 +207,7 @@ def test_a_program_that_ignores_the_request_to_stop_is_killed_after_its_grace(
 ) -> None:
     host = Host(("one", f'trap "" TERM; touch {tmp_path}/up; while :; do sleep 0.1; done'), grace_s=0.3)
     hosts.append(host)
-    wait_until((tmp_path / "up").exists)
+    wait_until((tmp_path / "up").exists, what="the program is up")
     host.process.send_signal(signal.SIGTERM)
     while (told := host.read()).get("name") != "one":
         pass
@@ -212,7 +217,7 @@ def test_a_program_that_ignores_the_request_to_stop_is_killed_after_its_grace(
 def test_nothing_survives_a_supervisor_that_is_killed(hosts: list[Host]) -> None:
     host = Host(("one", "exec sleep 1000"), ("two", "exec sleep 1000"))
     hosts.append(host)
-    wait_until(lambda: len(host.descendants()) == 2)
+    wait_until(lambda: len(host.descendants()) == 2, what="two programs")
     host.process.kill()
     host.process.wait()
     wait_until(lambda: not host.descendants(), what="the children are gone")

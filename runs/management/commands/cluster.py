@@ -24,7 +24,7 @@ class Command(BaseCommand):
     def handle(self, *, workers: int, board_fd: int | None, lifeline_fd: int | None, **options: Any) -> None:
         if board_fd is None or lifeline_fd is None:
             # What waits for a lease that is not renewed cannot be quicker than the lease.
-            limits = Limits(due=max(3.0, settings.LEASE_S), worker=max(10.0, 3 * settings.LEASE_S))
+            limits = Limits(due=max(3.0, settings.LEASE_S), worker=settings.GRACE_S + max(5.0, settings.LEASE_S))
             ClusterWatch(workers=workers, sweep=_sweep, limits=limits).run()
             return
         from runs.cluster import run_cluster

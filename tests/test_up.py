@@ -1,0 +1,241 @@
+"""`up` starts everything on this machine, keeps it running, and leaves nothing behind, however it ends."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from runs.supervise import read_processes
+from tests.process_tools import ROOT, find_marked, make_mark
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.crash
+
+
+class Up:
+    """One `manage.py up` on a data folder of the test."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self.mark = make_mark("up")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTHROPIC_")}
+        environment.pop("DATABASE_URL", None)
+        self.errors = (data.parent / "up.err").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "manage.py"), "up", "--port=0", f"--data={data}", "--json", *options],
+            cwd=data.parent,
+            env={**environment, "MARK": self.mark, "LONGWATCH_GRACE_S": "3"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+        )
+
+    def read_ready_line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        readable, _, _ = select.select([self.process.stdout], [], [], 90)
+        said = self.process.stdout.readline() if readable else b""
+        assert said, f"no ready line\n{(self.data.parent / 'up.err').read_text()[-3000:]}"
+        answer = json.loads(said)
+        assert isinstance(answer, dict)
+        return answer
+
+    def find(self, word: str) -> int:
+        """Return the child whose command line holds the word, 0 if there is none."""
+        for stat in read_processes():
+            if stat.parent == self.process.pid and stat.state not in "ZX":
+                with suppress(OSError):
+                    command = Path(f"/proc/{stat.pid}/cmdline").read_text().replace("\0", " ")
+                    if word in command:
+                        return stat.pid
+        return 0
+
+    def left(self) -> set[int]:
+        """What of it still lives, its PostgreSQL included."""
+        return find_marked(self.mark) | find_marked(f"{self.data}/pg")
+
+    def stop(self, number: int = signal.SIGTERM) -> float:
+        began = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(timeout=60)
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.errors.close()
+        for pid in self.left():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def ups(tmp_path: Path) -> Iterator[list[Up]]:
+    made: list[Up] = []
+    yield made
+    for up in made:
+        up.close()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310
+            return bool(answer.status)
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+
+
+def count_operators(database_url: str) -> int:
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute("SELECT count(*) FROM auth_user WHERE is_superuser").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def database_answers(database_url: str) -> bool:
+    try:
+        return count_operators(database_url) == 1
+    except psycopg.OperationalError:
+        return False
+
+
+def test_it_starts_says_where_and_stops_with_nothing_left(ups: list[Up], tmp_path: Path) -> None:
+    ups.append(up := Up(tmp_path / "data"))
+    ready = up.read_ready_line()
+    assert {"url", "pid", "database_url", "operator", "password", "shop_url"} <= set(ready)
+    assert (ready["pid"], ready["operator"]) == (up.process.pid, "operator")
+    assert len(ready["password"]) >= 12
+    assert answers(ready["url"])
+    assert answers(ready["shop_url"])
+    assert ready["sign_in_url"].startswith(f"{ready['url']}/sign-in?token=")
+    assert count_operators(ready["database_url"]) == 1
+    assert up.stop() < 15
+    assert up.process.returncode == 0
+    assert not up.left()
+
+    # On the same data, by ctrl-C: the password was shown once, the link is new.
+    ups.append(again := Up(tmp_path / "data"))
+    ready_again = again.read_ready_line()
+    assert ready_again["password"] is None
+    assert ready_again["sign_in_url"] != ready["sign_in_url"]
+    assert count_operators(ready_again["database_url"]) == 1
+    assert again.stop(signal.SIGINT) < 15
+    assert again.process.returncode == 0
+    assert not again.left()
+
+
+def test_every_process_that_dies_is_started_again(ups: list[Up], tmp_path: Path) -> None:
+    ups.append(up := Up(tmp_path / "data"))
+    ready = up.read_ready_line()
+    programs = ["console.serve", "manage.py cluster", "manage.py modelgateway", "examples.shop", "examples.model"]
+    for program in [*programs, "console.keeper", "bin/postgres"]:
+        kill_and_wait_for_next(up, program)
+    wait_until(lambda: answers(ready["url"]) and answers(ready["shop_url"]), what="both servers answer")
+    wait_until(lambda: database_answers(ready["database_url"]), what="the database answers")
+    assert up.stop() < 15
+    assert not up.left()
+
+
+def kill_and_wait_for_next(up: Up, program: str) -> None:
+    first = wait_until(lambda: up.find(program), what=program)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: up.find(program) not in (0, first), timeout_s=30, what=f"{program} again")
+
+
+def test_a_web_server_that_dies_refuses_nobody(ups: list[Up], tmp_path: Path) -> None:
+    ups.append(up := Up(tmp_path / "data"))
+    url = up.read_ready_line()["url"]
+    os.kill(wait_until(lambda: up.find("console.serve"), what="the web server"), signal.SIGKILL)
+    with urllib.request.urlopen(f"{url}/admin/login/", timeout=20) as answer:  # noqa: S310
+        assert answer.status == 200
+
+
+def test_nothing_is_left_when_it_is_killed_and_it_starts_again_on_the_same_data(ups: list[Up], tmp_path: Path) -> None:
+    ups.append(up := Up(tmp_path / "data"))
+    up.read_ready_line()
+    up.process.kill()
+    up.process.wait()
+    # At once, while what is left of the first still goes away.
+    ups.append(again := Up(tmp_path / "data"))
+    ready = again.read_ready_line()
+    assert ready["password"] is None
+    again.process.kill()
+    again.process.wait()
+    wait_until(lambda: not up.left() | again.left(), timeout_s=30, what="nothing is left")
+
+    # And after everything was killed at once, its keeper included.
+    ups.append(third := Up(tmp_path / "data"))
+    third.read_ready_line()
+    for pid in third.left():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    third.process.wait()
+    ups.append(fourth := Up(tmp_path / "data"))
+    assert count_operators(fourth.read_ready_line()["database_url"]) == 1
+    assert fourth.stop() < 15
+    assert not fourth.left()
+
+
+def test_a_second_one_on_the_same_data_is_refused(ups: list[Up], tmp_path: Path) -> None:
+    ups.append(up := Up(tmp_path / "data"))
+    up.read_ready_line()
+    second = run_up(f"--data={tmp_path}/data", "--port=0")
+    assert second.returncode == 1
+    assert f"pid {up.process.pid}" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        refused = run_up(f"--data={tmp_path}/data", f"--port={port}")
+    assert refused.returncode == 1
+    assert f"Port {port} cannot be used" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_preparing_alone_makes_the_operator_and_starts_nothing(tmp_path: Path) -> None:
+    first = run_up(f"--data={tmp_path}/data", "--prepare-only", "--json")
+    assert first.returncode == 0, first.stderr
+    answer = json.loads(first.stdout)
+    assert answer["operator"] == "operator"
+    assert answer["password"]
+    assert not find_marked(f"{tmp_path}/data/pg")
+    again = run_up(f"--data={tmp_path}/data", "--prepare-only", "--json")
+    assert json.loads(again.stdout)["password"] is None
+
+
+@pytest.mark.parametrize("option", ["--workers=0", "--port=70000", "--nonsense"])
+def test_wrong_usage_ends_with_status_2(tmp_path: Path, option: str) -> None:
+    assert run_up(f"--data={tmp_path}/data", option).returncode == 2
+
+
+def run_up(*options: str) -> "subprocess.CompletedProcess[str]":
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), "up", *options],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
