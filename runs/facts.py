@@ -9,10 +9,23 @@ from django.db import connection
 
 from runs import sql
 from runs.agents import Json, digest
+from runs.errors import Conflict, Malformed
 from runs.journal import AGENT, RUNTIME, Actor, append, require_transaction
 from runs.models import Fact, Run
 from runs.sanitise import clean_json, clean_text
 from runs.states import CheckOutcome, FactState
+
+NAME_CHARS = 200
+# Of several states that bear on one fact, the first of these counts.
+_WORST_FIRST = (
+    FactState.CONTRADICTED,
+    FactState.UNKNOWN,
+    FactState.CHECK_FAILED,
+    FactState.STALE,
+    FactState.AGEING,
+    FactState.FRESH,
+)
+_AGEING = 0.8  # of its max age; as in lw_fact_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,56 +61,47 @@ def record(
 ) -> Fact:
     """Record a claim, or a new version of it. `observed_at`: when the reading that it comes from began.
 
-    An observation older than the one that is kept changes nothing but is refused by the caller; re-signing an old
-    observation does not make a fact fresh, because `verified_at` never passes `observed_at` here.
+    Re-signing an old observation does not make a fact fresh: `verified_at` is never later than a reading began.
+
+    Raises:
+        Malformed (a name or max age that cannot be kept); Conflict (another value, read before the newest reading).
     """
     require_transaction()
-    clean, names = clean_json(value), list(derived_from)
+    name, clean, parents = clean_text(name), clean_json(value), [clean_text(parent) for parent in derived_from]
+    if not 0 < len(name) <= NAME_CHARS:
+        raise Malformed(f"The name of a fact has 1 to {NAME_CHARS} characters; this one has {len(name)}.")
+    if not 0 < max_age_s < float("inf"):
+        raise Malformed(f"{max_age_s} s is no max age.", remedy="Give a number of seconds above 0.")
     fact = Fact.objects.select_for_update(of=("self",)).filter(run=run, name=name).first()
-    tool = str(source.get("tool") or "")
-    if fact is None:
-        fact = Fact.objects.get(
-            pk=sql.fetch_row(
-                "INSERT INTO runs_fact (run_id, name, value, version, source, source_tool, source_step_id, observed_at,"
-                " verified_at, max_age_s, derived_from, check_tries) VALUES (%s, %s, %s, 1, %s, %s, %s, %s, %s, %s, %s, 0)"
-                " RETURNING id",
-                [
-                    run.pk,
-                    clean_text(name),
-                    sql.jsonb(clean),
-                    sql.jsonb(source),
-                    tool,
-                    step,
-                    observed_at,
-                    observed_at,
-                    max_age_s,
-                    sql.jsonb(names),
-                ],
-            )[0]
+    new = fact is None
+    changed = fact is not None and digest(fact.value) != digest(clean)
+    if fact and changed and observed_at and fact.verified_at and observed_at < fact.verified_at:
+        raise Conflict(
+            f"{name} was read again later, at {fact.verified_at:%Y-%m-%d %H:%M:%S} UTC; that value is kept.",
+            remedy="Read it again if it has changed since.",
         )
-        _add_version(fact, step)
+    columns: dict[str, object] = {
+        "source": sql.jsonb(source),
+        "source_tool": clean_text(str(source.get("tool") or ""))[:100],
+        "source_step_id": step,
+        "max_age_s": max_age_s,
+        "derived_from": sql.jsonb(parents),
+    }
+    if fact is None:
+        fact = _insert(run, name, clean, observed_at, columns)
     else:
-        changed = digest(fact.value) != digest(clean)
+        # `observed_at` is when this value was first read; the same value read again only moves `verified_at`.
         sql.execute(
-            "UPDATE runs_fact SET value = %s, source = %s, source_tool = %s, source_step_id = %s, observed_at = %s,"
-            " verified_at = %s, max_age_s = %s, derived_from = %s, version = version + %s, check_failed_at = NULL,"
-            " check_tries = 0, contradicted_at = NULL WHERE id = %s",
-            [
-                sql.jsonb(clean),
-                sql.jsonb(source),
-                tool,
-                step,
-                observed_at,
-                observed_at,
-                max_age_s,
-                sql.jsonb(names),
-                int(changed),
-                fact.pk,
-            ],
+            f"UPDATE runs_fact SET {', '.join(f'{column} = %({column})s' for column in columns)}, value = %(value)s,"
+            " observed_at = CASE WHEN %(changed)s THEN %(at)s ELSE coalesce(observed_at, %(at)s) END,"
+            " verified_at = CASE WHEN %(changed)s THEN %(at)s ELSE greatest(verified_at, %(at)s) END,"
+            f" version = version + %(changed)s::int, {_SETTLED_BY_READING} WHERE id = %(id)s",
+            {**columns, "value": sql.jsonb(clean), "changed": changed, "at": observed_at, "id": fact.pk},
         )
         fact.refresh_from_db()
-        if changed:
-            _add_version(fact, step)
+    if new or changed:
+        _add_version(fact, step)
+    _tell_derived(fact, changed=changed)
     append(
         "fact.recorded",
         actor=actor,
@@ -118,6 +122,7 @@ def lock(names_or_ids: Iterable[int]) -> None:
 
 def judge(run: int, names: Iterable[str], *, lock_rows: bool = False) -> dict[str, Judged]:
     """How each named fact, and each that one is derived from, stands now. A name that is not there is not in the result."""
+    names = [clean_text(name) for name in names]
     judged: dict[str, Judged] = {}
     parents_of: dict[str, list[str]] = {}
     frontier = set(names)
@@ -126,20 +131,20 @@ def judge(run: int, names: Iterable[str], *, lock_rows: bool = False) -> dict[st
         judged.update((fact.name, fact) for fact, _ in rows)
         parents_of.update((fact.name, parents) for fact, parents in rows)
         frontier = {parent for _, parents in rows for parent in parents} - set(judged) if rows else set()
-    for name, parents in parents_of.items():
-        if not set(parents) <= set(judged):  # derived from something that is not known
-            judged[name] = replace(judged[name], state=FactState.UNKNOWN, fresh_for_s=0.0)
-    return judged
+    whole: dict[str, Judged] = {}
+    for name in judged:
+        _judge_with_parents(name, judged, parents_of, whole, ())
+    return whole
 
 
 def check_same(fact: Fact, *, began_at: datetime, step: int) -> None:
     """Its source said the same: verified as of when that reading began. Approvals stand."""
     require_transaction()
     sql.execute(
-        "UPDATE runs_fact SET verified_at = greatest(verified_at, %s), check_failed_at = NULL, check_tries = 0,"
-        " contradicted_at = NULL WHERE id = %s",
-        [began_at, fact.pk],
+        f"UPDATE runs_fact SET verified_at = greatest(verified_at, %(at)s), {_SETTLED_BY_READING} WHERE id = %(id)s",
+        {"at": began_at, "id": fact.pk},
     )
+    _tell_derived(fact, changed=False)
     _add_check(fact, CheckOutcome.SAME, step, "")
 
 
@@ -148,12 +153,13 @@ def check_changed(fact: Fact, value: Json, *, began_at: datetime, step: int) -> 
     require_transaction()
     old = fact.value
     sql.execute(
-        "UPDATE runs_fact SET value = %s, version = version + 1, observed_at = %s, verified_at = %s,"
-        " source_step_id = %s, check_failed_at = NULL, check_tries = 0, contradicted_at = NULL WHERE id = %s",
-        [sql.jsonb(value), began_at, began_at, step, fact.pk],
+        "UPDATE runs_fact SET value = %(value)s, version = version + 1, observed_at = %(at)s, verified_at = %(at)s,"
+        f" source_step_id = %(step)s, {_SETTLED_BY_READING} WHERE id = %(id)s",
+        {"value": sql.jsonb(value), "at": began_at, "step": step, "id": fact.pk},
     )
     fact.refresh_from_db()
     _add_version(fact, step)
+    _tell_derived(fact, changed=True)
     _add_check(fact, CheckOutcome.CHANGED, step, "")
     append(
         "fact.changed",
@@ -184,10 +190,11 @@ def confirm(fact: Fact, *, actor: Actor) -> None:
     """A person vouches for the value as of now."""
     require_transaction()
     sql.execute(
-        "UPDATE runs_fact SET verified_at = lw_clock(), observed_at = coalesce(observed_at, lw_clock()),"
-        " check_failed_at = NULL, check_tries = 0, contradicted_at = NULL WHERE id = %s",
+        "UPDATE runs_fact SET verified_at = c.at, observed_at = coalesce(observed_at, c.at), check_failed_at = NULL,"
+        f" check_tries = 0, contradicted_at = NULL FROM {_NOW} WHERE id = %s",
         [fact.pk],
     )
+    _tell_derived(fact, changed=False)
     append("fact.confirmed", actor=actor, run=fact.run_id, after={"fact": fact.name})
 
 
@@ -196,12 +203,13 @@ def correct(fact: Fact, value: Json, *, actor: Actor) -> None:
     require_transaction()
     old = fact.value
     sql.execute(
-        "UPDATE runs_fact SET value = %s, version = version + 1, observed_at = lw_clock(), verified_at = lw_clock(),"
-        " check_failed_at = NULL, check_tries = 0, contradicted_at = NULL WHERE id = %s",
+        "UPDATE runs_fact SET value = %s, version = version + 1, observed_at = c.at, verified_at = c.at,"
+        f" check_failed_at = NULL, check_tries = 0, contradicted_at = NULL FROM {_NOW} WHERE id = %s",
         [sql.jsonb(value), fact.pk],
     )
     fact.refresh_from_db()
-    _add_version(fact, None)
+    _add_version(fact, None, source={"person": actor.name})
+    _tell_derived(fact, changed=True)
     append(
         "fact.corrected", actor=actor, run=fact.run_id, before={"value": old}, after={"fact": fact.name, "value": value}
     )
@@ -233,6 +241,85 @@ def shown(judged: Iterable[Judged]) -> list[dict[str, Json]]:
     ]
 
 
+# The running clock, once for a whole statement.
+_NOW = "(SELECT lw_clock() AS at OFFSET 0) c"
+
+# A reading settles the doubts that are older than itself.
+_SETTLED_BY_READING = """
+    check_tries = CASE WHEN check_failed_at > %(at)s THEN check_tries ELSE 0 END,
+    check_failed_at = CASE WHEN check_failed_at > %(at)s THEN check_failed_at END,
+    contradicted_at = CASE WHEN contradicted_at > %(at)s THEN contradicted_at END
+"""
+
+
+def _judge_with_parents(
+    name: str,
+    own: dict[str, Judged],
+    parents_of: dict[str, list[str]],
+    whole: dict[str, Judged],
+    below: tuple[str, ...],
+) -> Judged:
+    """A derived fact is as old as its oldest parent, and no better than its worst; all that is found goes to `whole`."""
+    if name in whole:
+        return whole[name]
+    fact = own[name]
+    for parent in parents_of[name]:
+        if parent not in own or parent in (*below, name):  # nothing is known of it, or only by itself
+            fact = replace(fact, state=FactState.UNKNOWN, fresh_for_s=0.0)
+            continue
+        above = _judge_with_parents(parent, own, parents_of, whole, (*below, name))
+        age_s = max(fact.age_s, above.age_s)
+        left_s = fact.max_age_s - age_s
+        by_age = (
+            FactState.STALE
+            if left_s <= 0
+            else FactState.AGEING
+            if age_s >= fact.max_age_s * _AGEING
+            else FactState.FRESH
+        )
+        state = min(fact.state, above.state, by_age, key=_WORST_FIRST.index)
+        fresh_for_s = max(min(fact.fresh_for_s, above.fresh_for_s, left_s), 0.0)
+        fact = replace(fact, state=state, age_s=age_s, fresh_for_s=fresh_for_s)
+    whole[name] = fact
+    return fact
+
+
+def _tell_derived(fact: Fact, *, changed: bool) -> None:
+    """What follows from a fact is contradicted once that has another value; else what only follows is verified with it."""
+    if changed:
+        sql.execute(
+            f"""
+            WITH RECURSIVE below AS (
+                SELECT id, name FROM runs_fact WHERE run_id = %(run)s AND derived_from ? %(name)s
+                UNION SELECT f.id, f.name FROM runs_fact f JOIN below b ON f.derived_from ? b.name WHERE f.run_id = %(run)s
+            )
+            UPDATE runs_fact f SET contradicted_at = c.at FROM below, {_NOW} WHERE f.id = below.id AND f.id <> %(id)s
+            """,
+            {"run": fact.run_id, "name": fact.name, "id": fact.pk},
+        )
+        return
+    for (child,) in sql.fetch_all(
+        """
+        UPDATE runs_fact f SET verified_at = o.oldest FROM (
+            SELECT d.id, min(p.verified_at) AS oldest
+            FROM runs_fact d JOIN runs_fact p ON p.run_id = d.run_id AND d.derived_from ? p.name
+            WHERE d.run_id = %(run)s AND d.derived_from ? %(name)s AND d.source_tool = '' GROUP BY d.id
+        ) o WHERE f.id = o.id AND o.oldest > f.verified_at AND f.contradicted_at IS NULL RETURNING f.id
+        """,
+        {"run": fact.run_id, "name": fact.name},
+    ):
+        _tell_derived(Fact.objects.get(pk=child), changed=False)
+
+
+def _insert(run: Run, name: str, value: Json, observed_at: datetime | None, columns: dict[str, object]) -> Fact:
+    (ident,) = sql.fetch_row(
+        f"INSERT INTO runs_fact (run_id, name, value, version, observed_at, verified_at, check_tries, {', '.join(columns)})"
+        f" VALUES (%s, %s, %s, 1, %s, %s, 0, {', '.join(['%s'] * len(columns))}) RETURNING id",
+        [run.pk, name, sql.jsonb(value), observed_at, observed_at, *columns.values()],
+    )
+    return Fact.objects.get(pk=ident)
+
+
 def _judge_rows(run: int, names: list[str], lock_rows: bool) -> list[tuple[Judged, list[str]]]:
     if lock_rows:
         lock(Fact.objects.filter(run_id=run, name__in=names).values_list("pk", flat=True))
@@ -240,7 +327,7 @@ def _judge_rows(run: int, names: list[str], lock_rows: bool) -> list[tuple[Judge
         "SELECT f.id, f.name, f.value, f.version, f.max_age_s, f.derived_from,"
         " lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, c.at),"
         " coalesce(extract(epoch FROM c.at - f.verified_at), 0)"
-        " FROM runs_fact f, (SELECT lw_clock() AS at OFFSET 0) c WHERE f.run_id = %s AND f.name = ANY(%s) ORDER BY f.id",
+        f" FROM runs_fact f, {_NOW} WHERE f.run_id = %s AND f.name = ANY(%s) ORDER BY f.id",
         [run, names],
     )
     out = []
@@ -266,11 +353,11 @@ def _judge_rows(run: int, names: list[str], lock_rows: bool) -> list[tuple[Judge
     return out
 
 
-def _add_version(fact: Fact, step: int | None) -> None:
+def _add_version(fact: Fact, step: int | None, *, source: Json = None) -> None:
     sql.execute(
         "INSERT INTO runs_factversion (fact_id, version, value, source, step_id, observed_at, recorded_at)"
         " VALUES (%s, %s, %s, %s, %s, %s, lw_clock())",
-        [fact.pk, fact.version, sql.jsonb(fact.value), sql.jsonb(fact.source), step, fact.observed_at],
+        [fact.pk, fact.version, sql.jsonb(fact.value), sql.jsonb(source or fact.source), step, fact.observed_at],
     )
 
 

@@ -11,7 +11,7 @@ from runs.engine.builtin import NotNow
 from runs.engine.hand import Hand, backoff, later
 from runs.engine.harmless import Order, Settling
 from runs.engine.persist import persist
-from runs.engine.settle import close_if_nothing_happened, finish_late, keep
+from runs.engine.settle import finish_late, keep
 from runs.engine.toolhost import Outcome
 from runs.engine.toolwire import Function, Report, Said
 from runs.models import Fact, Run, Step
@@ -73,7 +73,7 @@ def _settle_check(settling: Settling, outcome: Outcome) -> None:
     except NotNow as wrong:
         _check_failed(run, step, fact, CheckOutcome.MALFORMED, str(wrong))
         return
-    if fact.observed_at is not None and attempt.taken_at < fact.observed_at:
+    if fact.verified_at is not None and attempt.taken_at < fact.verified_at:
         # A newer reading was recorded while this one was under way: it says nothing about that one.
         steps.close(step, StepState.DONE, result={"fact": fact.name, "outcome": "overtaken"})
     elif digest(value) == digest(fact.value):
@@ -138,4 +138,4 @@ def _settle_look_up(run: Run, step: Step, outcome: Outcome) -> Sequence[str]:
     kept, _ = keep(Report(said=Said.DONE, result=value))
     steps.close(step, StepState.DONE, result={"found": found, "result": kept, "evidence": evidence})
     freed = doubt.settle_found(run, waiting, key, found, kept, evidence)
-    return [*freed, *close_if_nothing_happened(key)] if waiting.state == StepState.VOID else freed
+    return [*freed, *course.close_if_nothing_happened(key)] if waiting.state == StepState.VOID else freed
