@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
-from runs import lifecycle, processes, sql
+from runs import lifecycle, processes, sql, switches
 from runs.agents import Json
 from runs.errors import WrongState
 from runs.journal import AGENT, RUNTIME, Actor, append, require_transaction
@@ -255,19 +255,7 @@ def keep_result(step: Step, result: Json) -> None:
     step.result = result
 
 
-_NO_SWITCH = """
-    NOT EXISTS (
-        SELECT FROM runs_switch s WHERE s.released_at IS NULL AND (
-            s.scope = 'all' OR s.scope = 'agent:' || r.agent OR s.scope = 'tool:' || st.tool
-            OR s.scope IN (
-                WITH RECURSIVE line AS (
-                    SELECT r.id AS id, r.parent_id AS parent_id
-                    UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN line ON p.id = line.parent_id
-                ) SELECT 'run:' || id FROM line
-            )
-        )
-    )
-"""
+_NO_SWITCH = f"NOT EXISTS ({switches.in_scope_of('st.tool')})"
 
 _MAY_GO_ON = f"""
     SELECT 1 FROM runs_attempt a JOIN runs_run r ON r.id = a.run_id JOIN runs_step st ON st.id = a.step_id
@@ -333,6 +321,15 @@ def renew_attempts(holder: uuid.UUID, *, lease_s: float) -> list[int]:
             [lease_s, holder],
         )
     ]
+
+
+def renew_attempt(attempt: int, *, lease_s: float) -> None:
+    """Renew one open attempt, which its holder knows to be under way."""
+    sql.execute(
+        "UPDATE runs_attempt SET lease_until = clock_timestamp() + make_interval(secs => %s)"
+        " WHERE id = %s AND outcome = 'open'",
+        [lease_s, attempt],
+    )
 
 
 def note_progress(attempt: int, progress: object) -> None:

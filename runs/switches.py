@@ -1,29 +1,38 @@
 """Writer of the kill switches, and the one lock that orders them against every claim, take and spawn."""
 
 from django.contrib.auth.models import AbstractBaseUser
+from django.db import OperationalError, transaction
 
 from runs import notify, sql
 from runs.errors import Malformed, WrongState
 from runs.journal import append, person, require_transaction
 from runs.models import Switch
+from runs.sanitise import clean_text
 
 # Advisory lock: shared for a claim, a take or a spawn; exclusive to engage. So a take either commits before the
 # engaging transaction or sees the switch.
 SWITCH_LOCK = 0x4C57_0001
+# Who holds it for longer is stuck or stopped, and a kill switch does not wait for that.
+END_HOLDERS_AFTER_S = 2.0
 
-# A switch is in scope of a run (aliased r) for a tool (a parameter, '' for none).
-IN_SCOPE = """
-    SELECT s.scope, s.reason FROM runs_switch s
-    WHERE s.released_at IS NULL AND (
-        s.scope = 'all' OR s.scope = 'agent:' || r.agent OR (%(tool)s <> '' AND s.scope = 'tool:' || %(tool)s)
-        OR s.scope IN (
-            WITH RECURSIVE line AS (
-                SELECT r.id AS id, r.parent_id AS parent_id
-                UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN line ON p.id = line.parent_id
-            ) SELECT 'run:' || id FROM line
-        )
-    ) ORDER BY s.id LIMIT 1
-"""
+
+def in_scope_of(tool: str) -> str:
+    """SQL: the first engaged switch in scope of a run (aliased r) and of a tool (an expression, '' for none)."""
+    return f"""
+        SELECT s.scope, s.reason FROM runs_switch s
+        WHERE s.released_at IS NULL AND (
+            s.scope = 'all' OR s.scope = 'agent:' || r.agent OR ({tool} <> '' AND s.scope = 'tool:' || {tool})
+            OR s.scope IN (
+                WITH RECURSIVE line AS (
+                    SELECT r.id AS id, r.parent_id AS parent_id
+                    UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN line ON p.id = line.parent_id
+                ) SELECT 'run:' || id FROM line
+            )
+        ) ORDER BY s.id LIMIT 1
+    """
+
+
+IN_SCOPE = in_scope_of("%(tool)s")
 
 
 def lock_shared() -> None:
@@ -32,8 +41,23 @@ def lock_shared() -> None:
 
 
 def lock_exclusive() -> None:
+    """Wait until no claim, take or spawn is under way; whoever still holds the lock after a short time is ended."""
     require_transaction()
-    sql.execute("SELECT pg_advisory_xact_lock(%s)", [SWITCH_LOCK])
+    try:
+        with transaction.atomic():
+            (usual,) = sql.fetch_row("SELECT current_setting('lock_timeout')")
+            sql.execute("SELECT set_config('lock_timeout', %s, true)", [f"{END_HOLDERS_AFTER_S * 1000:.0f}ms"])
+            sql.execute("SELECT pg_advisory_xact_lock(%s)", [SWITCH_LOCK])
+            sql.execute("SELECT set_config('lock_timeout', %s, true)", [usual])
+    except OperationalError:
+        # Their transactions are rolled back with all they took, as if they had been killed before the commit.
+        sql.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = 0 AND objid = %s"
+            " AND objsubid = 1 AND granted AND pid <> pg_backend_pid()"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+            [SWITCH_LOCK],
+        )
+        sql.execute("SELECT pg_advisory_xact_lock(%s)", [SWITCH_LOCK])
 
 
 def in_scope(run: int, tool: str = "") -> tuple[str, str] | None:
@@ -52,12 +76,14 @@ def for_agent(agent: str) -> tuple[str, str] | None:
 
 def engage(scope: str, *, reason: str, by: AbstractBaseUser) -> Switch:
     """Raises: Malformed (scope, or no reason)."""
-    lock_exclusive()
     _check_scope(scope)
-    if not reason.strip():
+    reason = clean_text(reason).strip()
+    if not reason:
         raise Malformed("A switch needs a reason.")
+    lock_exclusive()
     existing = Switch.objects.filter(scope=scope, released_at__isnull=True).first()
     if existing:
+        append("switch.engaged_again", actor=person(by), after={"scope": scope}, why=reason)
         return existing
     switch = Switch(scope=scope, reason=reason, engaged_by_id=by.pk)
     switch.pk, switch.engaged_at = sql.fetch_row(
@@ -78,7 +104,7 @@ def release(switch: Switch, *, reason: str, by: AbstractBaseUser) -> Switch:
         sql.execute(
             "UPDATE runs_switch SET released_at = lw_clock(), released_by_id = %s, release_reason = %s"
             " WHERE id = %s AND released_at IS NULL",
-            [by.pk, reason, switch.pk],
+            [by.pk, clean_text(reason), switch.pk],
         )
         == 0
     ):
