@@ -7,10 +7,12 @@ from runs import sql
 from runs.agents import Json
 from runs.journal import require_transaction
 from runs.models import Artifact
+from runs.sanitise import clean_json, clean_text
 
 # Beyond this a result becomes an artifact, and the step keeps a preview.
 INLINE_BYTES = 16_000
 PREVIEW_CHARS = 2_000
+_MEDIA_TYPE_CHARS = 100
 
 
 def store(body: bytes, *, media_type: str) -> Artifact:
@@ -20,13 +22,15 @@ def store(body: bytes, *, media_type: str) -> Artifact:
     sql.execute(
         "INSERT INTO runs_artifact (digest, media_type, size, body, created_at) VALUES (%s, %s, %s, %s, lw_clock())"
         " ON CONFLICT (digest) DO NOTHING",
-        [digest, media_type, len(body), body],
+        # An agent's word for it may be anything, and must not cost the effect its result.
+        [digest, clean_text(media_type)[:_MEDIA_TYPE_CHARS], len(body), body],
     )
     return Artifact.objects.defer("body").get(digest=digest)
 
 
 def shorten(value: Json) -> tuple[Json, Artifact | None]:
     """A result as the step keeps it: itself if it is small, else a preview that says so, and the artifact."""
+    value = clean_json(value)
     text = json.dumps(value, ensure_ascii=False)
     body = text.encode("utf-8")
     if len(body) <= INLINE_BYTES:

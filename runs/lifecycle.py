@@ -303,7 +303,7 @@ def pause(run: Run, *, reason: str, actor: Actor) -> None:
         f"UPDATE runs_run SET {ADD_CLOCKS}, paused_at = lw_clock(), pause_reason = %s,"
         " held_since = CASE WHEN state IN ('queued', 'waiting') THEN coalesce(held_since, lw_clock()) END,"
         " held_by = CASE WHEN state IN ('queued', 'waiting') THEN %s ELSE held_by END WHERE id = %s",
-        [clean_text(reason), f"paused: {reason}", run.pk],
+        [clean_text(reason), clean_text(f"paused: {reason}"), run.pk],
     )
     append("run.paused", actor=actor, run=run.pk, why=reason)
     notify.stop(run.pk)

@@ -2,18 +2,26 @@
 
 import base64
 import math
-import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
+from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from itertools import islice
 from uuid import UUID
+
+from pydantic import BaseModel
 
 from runs.agents import Json
 
-MAX_DEPTH = 64
-# PostgreSQL's jsonb holds any number, but most readers do not: beyond this an integer is kept as text.
+MAX_DEPTH = 200
+# Of something that may have no end.
+MAX_ITEMS = 100_000
+# jsonb holds any number, but gives it back in another form than it was written: an integer beyond 2**53 is not exact
+# for most readers, and a float of 1e16 and more comes back as an integer. Both are kept as text, so that a value has
+# one digest before and after it was stored.
 _SAFE_INTEGER = 2**53
+_SAFE_FLOAT = 1e16
 
 
 def clean_text(text: str) -> str:
@@ -27,19 +35,28 @@ def clean_text(text: str) -> str:
     return text
 
 
-def clean_json(value: object, depth: int = 0) -> Json:
-    """Any Python value as JSON that PostgreSQL stores and gives back equal."""
+def clean_json(value: object) -> Json:
+    """Any Python value as JSON that PostgreSQL stores and gives back equal. Never raises: an effect may be behind it."""
+    try:
+        return _clean(value, ())
+    except Exception as error:
+        return f"… cannot be shown: {_name(value)} ({_name(error)})"
+
+
+def _clean(value: object, above: tuple[int, ...]) -> Json:
+    """`above`: the ids of the containers around it."""
     match value:
         case None | bool():
             return value
+        case Enum():
+            return _clean(value.value, above)
         case str():
             return clean_text(value)
-        case Enum():
-            return clean_json(value.value, depth)
         case int():
-            return value if abs(value) <= _SAFE_INTEGER else str(value)
+            return int(value) if abs(value) <= _SAFE_INTEGER else _digits(value)
         case float():
-            return value if math.isfinite(value) else str(value)
+            # Adding 0 leaves no negative zero, which jsonb does not know.
+            return float(value) + 0.0 if abs(value) < _SAFE_FLOAT and math.isfinite(value) else str(float(value))
         case Decimal() | UUID():
             return str(value)
         case datetime() | date() | time():
@@ -48,29 +65,55 @@ def clean_json(value: object, depth: int = 0) -> Json:
             return value.total_seconds()
         case bytes() | bytearray() | memoryview():
             return _bytes(bytes(value))
-    if depth >= MAX_DEPTH:
-        return clean_text(f"… nested deeper than {MAX_DEPTH}: {type(value).__name__}")
+        case BaseModel():
+            return _clean(dict(value), above)
+    if is_dataclass(value) and not isinstance(value, type):
+        return _clean({f.name: getattr(value, f.name) for f in fields(value)}, above)
+    if not isinstance(value, Iterable) or isinstance(value, type):
+        return clean_text(repr(value))
+    if id(value) in above:
+        return f"… holds itself: {_name(value)}"
+    if len(above) >= MAX_DEPTH:
+        return f"… nested deeper than {MAX_DEPTH}: {_name(value)}"
+    return _container(value, (*above, id(value)))
+
+
+def _container(value: Iterable[object], above: tuple[int, ...]) -> Json:
     if isinstance(value, Mapping):
-        return _mapping(value, depth)
-    if isinstance(value, Iterable):
-        items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
-        return [clean_json(item, depth + 1) for item in items]
-    return clean_text(repr(value))
+        return _mapping(value, above)
+    if isinstance(value, (set, frozenset)):
+        return [_clean(item, above) for item in sorted(value, key=repr)]
+    if isinstance(value, Sized):
+        return [_clean(item, above) for item in value]
+    items = [_clean(item, above) for item in islice(value, MAX_ITEMS + 1)]
+    return items if len(items) <= MAX_ITEMS else [*items[:MAX_ITEMS], f"… and more than {MAX_ITEMS} items"]
+
+
+def _mapping(value: Mapping[object, object], above: tuple[int, ...]) -> dict[str, Json]:
+    """Keys that become equal (by cleaning, or by their type) are kept apart by a mark."""
+    out: dict[str, Json] = {}
+    for key, item in value.items():
+        name = clean_text(key) if isinstance(key, str) else str(_clean(key, above))
+        while name in out:
+            name += "\u2032"
+        out[name] = _clean(item, above)
+    return out
+
+
+def _digits(value: int) -> str:
+    try:
+        return str(int(value))
+    except ValueError:  # more digits than Python writes out
+        return hex(value)
 
 
 def _bytes(value: bytes) -> Json:
     try:
-        return clean_text(value.decode("utf-8"))
+        text = value.decode("utf-8")
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode("ascii")}
+        text = "\x00"
+    return {"base64": base64.b64encode(value).decode("ascii")} if "\x00" in text else text
 
 
-def _mapping(value: Mapping[object, object], depth: int) -> dict[str, Json]:
-    """Keys that become equal (by cleaning, or by their type) are kept apart by a mark."""
-    out: dict[str, Json] = {}
-    for key, item in value.items():
-        name = clean_text(key) if isinstance(key, str) else clean_text(str(clean_json(key)))
-        while name in out or (name != (plain := unicodedata.normalize("NFC", name)) and plain in out):
-            name += "\u2032"
-        out[name] = clean_json(item, depth + 1)
-    return out
+def _name(value: object) -> str:
+    return clean_text(type(value).__name__)
