@@ -79,7 +79,7 @@ def read_duration(text: str) -> float:
     """Seconds of `2d`, `1d12h`, `90m`, `45s`. Raises: ValueError."""
     rest = _DURATION.sub("", text)
     if rest or not text:
-        raise ValueError(text)
+        raise ValueError(f"{text!r} is no duration")
     return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(text))
 
 
