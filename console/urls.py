@@ -21,6 +21,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("sign-in", sign_in.SignIn.as_view(), name="sign-in"),
     path("sign-out", sign_in.sign_out, name="sign-out"),
     path("live", live, name="live"),
+    path("api/v1/live", live, name="live-beside-api"),
     path("api/v1/", read_urls()),
     path("admin/", admin.site.urls),
 ]
