@@ -6,6 +6,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.deprecation import MiddlewareMixin
 
+from console.live.stream import live
 from runs.queries.since import read_mark
 
 
@@ -16,6 +17,6 @@ class CursorMiddleware(MiddlewareMixin):
         self, request: HttpRequest, view: Callable[..., HttpResponseBase], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         match = request.resolver_match
-        page = request.method == "GET" and match is not None and not match.namespaces and match.url_name != "live"
+        page = request.method == "GET" and match is not None and not match.namespaces and view is not live
         if page and "HX-Request" not in request.headers and request.user.is_authenticated:
             request.live_cursor = read_mark()  # type: ignore[attr-defined]
