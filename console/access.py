@@ -6,7 +6,7 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest
 
 from runs import access
-from runs.access import Rights
+from runs.access import Action, Rights
 
 
 class Reader(HttpRequest):
@@ -14,6 +14,12 @@ class Reader(HttpRequest):
 
     user: User
     rights: Rights
+
+
+def require(request: Reader, action: Action, agent: str | None = None) -> None:
+    """Raises: Forbidden, naming the roles that may."""
+    if not request.rights.may(action, agent):
+        access.require(request.user, action, agent)
 
 
 def rights_of(request: HttpRequest) -> Rights:

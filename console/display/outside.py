@@ -22,6 +22,11 @@ def show(text: str) -> str:
     return text if text.isascii() and text.isprintable() else "".join(map(_show_character, text))
 
 
+def show_title(text: str) -> str:
+    """A line that begins a card: with a capital, as people write."""
+    return show(text[:1].upper() + text[1:])
+
+
 def show_exactly(text: str) -> str:
     """For what will run: every character that cannot be seen, or looks like a plain space, becomes an escape."""
     return text if text.isascii() and text.isprintable() else "".join(map(_show_exact_character, text))

@@ -52,14 +52,14 @@ def find_step(run: int, number: int) -> StepRow | None:
 
 
 def list_facts(run: int, window: Window) -> Page[FactRow]:
-    rows = _select_facts(_after(Fact.objects.filter(run=run), window))
+    rows = select_facts(_after(Fact.objects.filter(run=run), window))
     return cut(list(rows[: window.limit + 1]), window, place=lambda fact: fact.pk, show=_show_fact)
 
 
 def find_fact(number: int, *, agents: Collection[str]) -> FactRow | None:
     if not in_range(number):
         return None
-    fact = _select_facts(within(Fact.objects.filter(pk=number), agents, "run__agent")).first()
+    fact = select_facts(within(Fact.objects.filter(pk=number), agents, "run__agent")).first()
     return _show_fact(fact) if fact else None
 
 
@@ -236,7 +236,8 @@ def _show_step(step: Any, result: Any) -> StepRow:
     )
 
 
-def _select_facts(rows: QuerySet[Fact]) -> Any:
+def select_facts(rows: QuerySet[Fact]) -> Any:
+    """Facts with the moment of reading as `now`, and their `state` at it."""
     times = ("observed_at", "verified_at", "max_age_s", "check_failed_at", "contradicted_at")
     return rows.annotate(now=Now(), state=_FactState(*times, Now()))
 

@@ -1,0 +1,72 @@
+"""A fact behind a card: the value that was shown, its age now against its limit, and what has become of it since."""
+
+from dataclasses import dataclass
+
+from console.display.figures import percent, write_duration, write_limit
+from console.display.marks import FACT, FACT_GAUGE, Mark
+from console.display.outside import Shown, show, show_value, write_brief
+from runs.queries.inbox import FactNow
+from runs.queries.shapes import FactShown
+from runs.states import FactState
+
+USABLE = (FactState.FRESH, FactState.AGEING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """A fact behind a card: the value that was shown when it was asked, and how the fact stands now."""
+
+    id: int | None
+    name: str
+    mark: Mark
+    value: Shown
+    brief: str
+    now_value: Shown | None
+    source: str
+    age: str
+    limit: str
+    share: float
+    gauge: str
+    hot: bool
+    may_recheck: bool
+
+    @property
+    def age_label(self) -> str:
+        return f"Age {self.age} {self.limit}"
+
+
+def show_evidence(shown: FactShown, now: FactNow | None, may_recheck: bool) -> Evidence:
+    state = now.state if now else shown.state
+    changed = now is None or now.version != shown.version
+    mark = FACT[state]
+    if changed:
+        mark = Mark(word="Changed" if now else "Gone", icon="conflict", css="conflict loud danger")
+    age_s, max_age_s = (now.age_s, now.max_age_s) if now else (shown.age_s, shown.max_age_s)
+    return Evidence(
+        id=now.id if now else None,
+        name=show(shown.name),
+        mark=mark,
+        value=show_value(shown.value),
+        brief=write_brief(shown.value),
+        now_value=show_value(now.value) if now and changed else None,
+        source=show(now.source_tool) if now and now.source_tool else "no source that can be read again",
+        age="unknown" if age_s is None else write_duration(age_s),
+        limit="" if max_age_s is None else f"of {write_limit(max_age_s)}",
+        share=100.0 if age_s is None or not max_age_s else percent(age_s, max_age_s),
+        gauge=FACT_GAUGE.get(state, "high"),
+        hot=changed or state not in USABLE,
+        may_recheck=may_recheck and now is not None and state not in USABLE and bool(now.source_tool),
+    )
+
+
+def show_subject(fact: FactNow, may_recheck: bool) -> Evidence:
+    as_shown = FactShown(
+        name=fact.name,
+        value=fact.value,
+        version=fact.version,
+        age_s=fact.age_s,
+        max_age_s=fact.max_age_s,
+        state=fact.state,
+        changed=False,
+    )
+    return show_evidence(as_shown, fact, may_recheck)

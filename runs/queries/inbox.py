@@ -1,0 +1,223 @@
+"""The inbox: what waits for a person, what expires first on top; and what belongs beside one card."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import F, QuerySet
+
+from runs import sql
+from runs.agents import Json
+from runs.models import Approval, Attempt, Decision, Fact
+from runs.queries.clock import Now
+from runs.queries.lists import select_facts
+from runs.queries.paging import EVERY_AGENT, Page, Window, cut, within
+from runs.states import ApprovalKind, ApprovalState, FactState
+
+INBOX_SHOWN = 100
+EARLIER_SHOWN = 5
+# Earlier decisions are looked for among the newest cards: nobody decides by what was said years ago.
+EARLIER_AMONG = 5_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class InboxLine:
+    """A card in the list. `stale`, `changed`: of the facts that it shows, as they stand now."""
+
+    id: int
+    kind: str
+    state: str
+    title: str
+    agent: str
+    run: int
+    tool: str
+    created_at: datetime
+    expires_at: datetime | None
+    closed_at: datetime | None
+    verdict: str
+    stale: int
+    changed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactNow:
+    """A fact that a card shows, as it stands now."""
+
+    id: int
+    name: str
+    value: Json
+    version: int
+    source_tool: str
+    age_s: float | None
+    max_age_s: float
+    state: str
+    check_failed_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """A decision on another card of the same tool."""
+
+    approval: int
+    title: str
+    verdict: str
+    by: str
+    comment: str
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Try:
+    """A try of the call that is in doubt, as it stands now."""
+
+    number: int
+    outcome: str
+    taken_at: datetime
+    began_at: datetime | None
+    ended_at: datetime | None
+    error: str
+    exit_signal: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardExtras:
+    """`subject`: the fact that a card of kind fact is about. `key`: what the receiver was sent as its key."""
+
+    now: datetime
+    run_ended: bool
+    run_why: str
+    facts: dict[str, FactNow]
+    subject: FactNow | None
+    earlier: list[Earlier]
+    tries: list[Try]
+    key: str
+
+
+def list_pending(*, agents: Collection[str], kinds: Collection[str] = (), limit: int = INBOX_SHOWN) -> list[InboxLine]:
+    """What waits for a decision, what expires first on top, in one query."""
+    given = _given(agents) | {"kinds": list(kinds) or list(ApprovalKind), "limit": limit}
+    return [_show_line(row) for row in sql.fetch_all(_PENDING, given)]
+
+
+def list_decided(window: Window, *, agents: Collection[str]) -> Page[InboxLine]:
+    """What was decided, expired or became void, the newest card first, in one query."""
+    given = _given(agents) | {"limit": window.limit + 1, "before": window.after}
+    rows = [_show_line(row) for row in sql.fetch_all(_DECIDED, given)]
+    return cut(rows, window, place=lambda line: line.id, show=lambda line: line)
+
+
+def read_card_extras(card: int, *, agents: Collection[str]) -> CardExtras:
+    """What stands beside one card, in at most five queries."""
+    found = Approval.objects.select_related("run", "key").annotate(now=Now()).get(pk=card)
+    names = [str(shown.get("name")) for shown in found.facts]
+    facts = {fact.name: fact for fact in _read_facts(Fact.objects.filter(run=found.run_id, name__in=names))}
+    subject = _read_facts(Fact.objects.filter(pk=found.fact_id)) if found.fact_id else []
+    return CardExtras(
+        now=found.now,
+        run_ended=found.run.ended_at is not None,
+        run_why=found.run.end_reason or found.run.why,
+        facts=facts,
+        subject=subject[0] if subject else None,
+        earlier=_read_earlier(found, agents) if found.tool else [],
+        tries=_read_tries(found),
+        key=found.key.header if found.key else "",
+    )
+
+
+def _read_facts(rows: QuerySet[Fact]) -> list[FactNow]:
+    return [
+        FactNow(
+            id=fact.pk,
+            name=fact.name,
+            value=fact.value,
+            version=fact.version,
+            source_tool=fact.source_tool,
+            age_s=max((fact.now - fact.verified_at).total_seconds(), 0.0) if fact.verified_at else None,
+            max_age_s=fact.max_age_s,
+            state=fact.state,
+            check_failed_at=fact.check_failed_at,
+        )
+        for fact in select_facts(rows)
+    ]
+
+
+def _read_earlier(card: Approval, agents: Collection[str]) -> list[Earlier]:
+    rows = Decision.objects.filter(
+        approval__tool=card.tool, approval__kind=card.kind, approval__gt=card.pk - EARLIER_AMONG
+    ).exclude(approval=card.pk)
+    rows = within(rows, agents, "approval__run__agent").order_by("-pk")
+    columns = rows.annotate(title=F("approval__title"), name=F("by__username"))[:EARLIER_SHOWN]
+    return [
+        Earlier(
+            approval=row["approval"],
+            title=row["title"],
+            verdict=row["verdict"],
+            by=row["name"],
+            comment=row["comment"] or row["answer"],
+            at=row["at"],
+        )
+        for row in columns.values("approval", "title", "verdict", "name", "comment", "answer", "at")
+    ]
+
+
+def _read_tries(card: Approval) -> list[Try]:
+    """Of the key that is in doubt, or of the step that keeps failing."""
+    if card.key_id is not None:
+        rows = Attempt.objects.filter(key=card.key_id)
+    elif card.kind == ApprovalKind.FAILURE and card.step_id is not None:
+        rows = Attempt.objects.filter(step=card.step_id)
+    else:
+        return []
+    columns = rows.order_by("-pk").only(*Try.__dataclass_fields__)[:EARLIER_SHOWN]
+    return [
+        Try(
+            number=made.number,
+            outcome=made.outcome,
+            taken_at=made.taken_at,
+            began_at=made.began_at,
+            ended_at=made.ended_at,
+            error=made.error,
+            exit_signal=made.exit_signal,
+        )
+        for made in reversed(columns)
+    ]
+
+
+def _given(agents: Collection[str]) -> dict[str, object]:
+    return {"all": EVERY_AGENT in agents, "agents": list(agents), "pending": ApprovalState.PENDING.value}
+
+
+def _show_line(row: tuple[Any, ...]) -> InboxLine:
+    return InboxLine(**dict(zip(InboxLine.__dataclass_fields__, row, strict=True)))
+
+
+_USABLE = ", ".join(f"'{state}'" for state in (FactState.FRESH, FactState.AGEING))
+_STATE = (
+    "lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, lw_now())"
+    f" NOT IN ({_USABLE})"
+)
+
+# In the order of InboxLine.
+_PENDING = f"""
+    SELECT a.id, a.kind, a.state, a.title, r.agent, a.run_id, a.tool, a.created_at, a.expires_at, a.closed_at,
+        a.verdict, n.stale, n.changed
+    FROM (SELECT a.* FROM runs_approval a JOIN runs_run r ON r.id = a.run_id
+        WHERE a.state = 'pending' AND a.kind = ANY(%(kinds)s) AND (%(all)s OR r.agent = ANY(%(agents)s))
+        ORDER BY a.expires_at, a.id LIMIT %(limit)s) a
+    JOIN runs_run r ON r.id = a.run_id
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE {_STATE}) AS stale,
+            count(*) FILTER (WHERE f.version <> (shown ->> 'version')::int) AS changed
+        FROM jsonb_array_elements(a.facts) shown
+        JOIN runs_fact f ON f.run_id = a.run_id AND f.name = shown ->> 'name') n
+    ORDER BY a.expires_at, a.id
+"""
+_DECIDED = """
+    SELECT a.id, a.kind, a.state, a.title, r.agent, a.run_id, a.tool, a.created_at, a.expires_at, a.closed_at,
+        a.verdict, 0, 0
+    FROM runs_approval a JOIN runs_run r ON r.id = a.run_id
+    WHERE a.state <> %(pending)s AND (%(all)s OR r.agent = ANY(%(agents)s))
+        AND (%(before)s::bigint IS NULL OR a.id < %(before)s)
+    ORDER BY a.id DESC LIMIT %(limit)s
+"""
