@@ -51,9 +51,10 @@ class Taken:
 
 @dataclass(frozen=True, kw_only=True)
 class Parked:
-    """A run was due, and no call was made for it now."""
+    """A run was due, and no call was made for it now. moved: it is not due any more."""
 
     run: int
+    moved: bool = True
 
 
 class CannotTake(Exception):
@@ -161,8 +162,10 @@ def _open_think(run: Run) -> Step | None:
     """The think step of a locked run that is ours to call, locked; None when somebody else has it by now."""
     if run.state != RunState.THINKING:
         return None
-    found = Step.objects.filter(run=run, kind=StepKind.THINK, state=StepState.PLANNED).first()
-    return steps.lock(found.pk) if found else None
+    found = (
+        Step.objects.filter(run=run, kind=StepKind.THINK, state=StepState.PLANNED).values_list("pk", flat=True).first()
+    )
+    return None if found is None else steps.lock(found)
 
 
 def _take(number: int, gateway: uuid.UUID, credential: Credential | None) -> Taken | Parked:
@@ -170,9 +173,11 @@ def _take(number: int, gateway: uuid.UUID, credential: Credential | None) -> Tak
     run = lifecycle.lock(number)
     step = _open_think(run)
     if step is None:
-        if run.state == RunState.THINKING and not Step.objects.filter(run=run, state=StepState.TAKEN).exists():
-            course.rest(run, holding=True)
-        return Parked(run=number)
+        if run.state != RunState.THINKING:
+            return Parked(run=number)
+        if Step.objects.filter(run=run, kind=StepKind.THINK, state=StepState.TAKEN).exists():
+            return Parked(run=number, moved=False)
+        return _parked(run)
     if by := think.holder_of(run):
         lifecycle.hold(run.pk, by)
         return Parked(run=number)

@@ -58,6 +58,17 @@ def close_unsent(attempt: int, why: str) -> None:
     )
 
 
+def close_orphan(attempt: int) -> None:
+    """Close an open attempt that nobody in the gateway carries. One that had begun may have cost all it reserved."""
+    begun = Attempt.objects.filter(pk=attempt, began_at__isnull=False).exists()
+    think.fail(
+        attempt,
+        outcome=AttemptOutcome.CUT if begun else AttemptOutcome.NOT_BEGUN,
+        error="the gateway lost track of it",
+        spent=Spent(nothing=not begun),
+    )
+
+
 def close_cut(taken: Taken, stream: Stream, why: str) -> None:
     """Close a call that was cut: what it used is estimated, and never zero."""
     think.fail(taken.attempt, outcome=AttemptOutcome.CUT, error=f"cut: {why}", spent=_estimate(taken, stream))

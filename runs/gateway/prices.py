@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import ROUND_CEILING, Decimal
+from functools import cache
 from importlib.metadata import version
 
 from genai_prices.data_snapshot import get_snapshot
@@ -99,7 +100,7 @@ def find_rates(model: str, *, at: datetime, prompt: int, context: Mapping[str, s
             web_searches=searches,
             tier=tier,
             effective_from=since,
-            source=f"genai-prices {version('genai-prices')}",
+            source=_package(),
         )
     if (plain := _plain_name(model)) in _FROM_PAGE and not context:
         uncached, read, write_5m, write_1h, output = map(Decimal, _FROM_PAGE[plain])
@@ -131,6 +132,12 @@ _KEYS = {
 }
 
 
+@cache
+def _package() -> str:
+    return f"genai-prices {version('genai-prices')}"
+
+
+@cache
 def _find_model(model: str) -> ModelInfo | None:
     """The entry of exactly this model or a dated name of it. The package itself also takes what only begins like one."""
     provider = next(p for p in get_snapshot().providers if p.id == PROVIDER)

@@ -10,7 +10,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 CAPACITY = 500
 POLL_S = 0.9
+IDLE_S = 30.0
 CLAIMERS = 2
 THREADS = 4
 SWEEP_EVERY_S = 1.0
@@ -99,7 +100,8 @@ class Gateway:
                     loops.create_task(self._keep_leases()),
                     loops.create_task(self._sweep()),
                 ]
-                claimers = [loops.create_task(self._claim()) for _ in range(CLAIMERS)]
+                # One looks by itself; the others help when there is a hint, so that idling costs one query.
+                claimers = [loops.create_task(self._claim(IDLE_S if n else POLL_S)) for n in range(CLAIMERS)]
                 await asyncio.wait(claimers)
                 await self._drain()
                 for task in background:
@@ -120,7 +122,7 @@ class Gateway:
 
     # Taking calls
 
-    async def _claim(self) -> None:
+    async def _claim(self, poll_s: float) -> None:
         while not self._stopping.is_set():
             self._due.clear()
             # Counted before it is taken, so that two claimers do not share one place.
@@ -132,7 +134,7 @@ class Gateway:
                     self._taking -= 1
                 if not found:
                     break
-            await _wait(self._due, POLL_S)
+            await _wait(self._due, poll_s)
 
     async def _take_one(self) -> bool:
         """Take one call, or park one run; False when nothing is due, or the database cannot say."""
@@ -150,10 +152,15 @@ class Gateway:
         if isinstance(taken, Taken):
             call = Call(taken=taken)
             self.calls[taken.attempt] = call
-            task = asyncio.create_task(self._carry(call))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return isinstance(taken, Taken | Parked)
+            self._start(self._carry(call))
+        elif isinstance(taken, Parked) and not taken.moved:
+            self._avoided[taken.run] = time.monotonic() + AVOID_S
+        return taken is not None
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _put_aside(self, error: CannotTake) -> None:
         self._avoided = {run: until for run, until in self._avoided.items() if until > time.monotonic()}
@@ -281,10 +288,14 @@ class Gateway:
         # Open, ours, and not known twice in a row: its claim was committed, and the connection lost before we heard.
         unknown = found.open - self.calls.keys()
         for attempt in unknown & self._unknown:
-            task = asyncio.create_task(self._surely(lambda a=attempt: outcomes.close_unsent(a, "")))  # type: ignore[misc]
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._give_up(attempt))
         self._unknown = unknown
+
+    async def _give_up(self, attempt: int) -> None:
+        try:
+            await self._surely(lambda: outcomes.close_orphan(attempt))
+        except Exception:
+            log.exception("Attempt %d, which nobody carries, could not be closed", attempt)
 
     async def _listen(self) -> None:
         while True:
