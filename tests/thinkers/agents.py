@@ -53,3 +53,11 @@ fumbler = make(
         ]
     },
 )
+# A request cannot be made of this: bytes are no JSON.
+broken = Agent(
+    name="broken",
+    model="claude-sonnet-5-5",
+    instructions=b"\xff",  # type: ignore[arg-type]
+    tools=[give],
+    budget=Budget(usd="1.00"),
+)
