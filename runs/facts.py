@@ -12,6 +12,7 @@ from runs.agents import Json, digest
 from runs.errors import Conflict, Malformed
 from runs.journal import AGENT, RUNTIME, Actor, append, require_transaction
 from runs.models import Fact, Run
+from runs.models.fact import LONGEST_AGE_S
 from runs.sanitise import clean_json, clean_text
 from runs.states import CheckOutcome, FactState
 
@@ -70,8 +71,8 @@ def record(
     name, clean, parents = clean_text(name), clean_json(value), [clean_text(parent) for parent in derived_from]
     if not 0 < len(name) <= NAME_CHARS:
         raise Malformed(f"The name of a fact has 1 to {NAME_CHARS} characters; this one has {len(name)}.")
-    if not 0 < max_age_s < float("inf"):
-        raise Malformed(f"{max_age_s} s is no max age.", remedy="Give a number of seconds above 0.")
+    if not 0 < max_age_s < LONGEST_AGE_S:
+        raise Malformed(f"{max_age_s} s is no max age.", remedy="Give seconds, above 0.")
     fact = Fact.objects.select_for_update(of=("self",)).filter(run=run, name=name).first()
     new = fact is None
     changed = fact is not None and digest(fact.value) != digest(clean)

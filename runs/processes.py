@@ -12,15 +12,17 @@ from runs.states import ProcessKind
 
 
 def register(kind: ProcessKind, *, parent: uuid.UUID | None = None) -> uuid.UUID:
-    """Give this process its row. Autocommit: a process that cannot be seen must not take anything."""
-    ident = uuid.uuid4()
-    sql.execute(
+    """Give this process its row, or find it: one process has one id, in whatever role it holds attempts.
+
+    Autocommit: a process that cannot be seen must not take anything.
+    """
+    ident: uuid.UUID = sql.fetch_row(
         "INSERT INTO runs_process (id, kind, parent, host, boot_id, pid, start_ticks, started_at, seen_at)"
         " VALUES (%s, %s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp())"
-        " ON CONFLICT (boot_id, pid, start_ticks) DO UPDATE SET id = excluded.id, kind = excluded.kind,"
-        " parent = excluded.parent, started_at = excluded.started_at, seen_at = excluded.seen_at",
-        [ident, kind, parent, socket.gethostname(), boot_id(), os.getpid(), start_ticks(os.getpid())],
-    )
+        " ON CONFLICT ON CONSTRAINT process_once DO UPDATE SET kind = excluded.kind, parent = excluded.parent,"
+        " seen_at = excluded.seen_at RETURNING id",
+        [uuid.uuid4(), kind, parent, socket.gethostname(), boot_id(), os.getpid(), start_ticks(os.getpid())],
+    )[0]
     return ident
 
 
@@ -49,8 +51,8 @@ def record_exit(
     return (
         sql.execute(
             "UPDATE runs_process SET ended_at = clock_timestamp(), exit_status = %s, exit_signal = %s, maxrss_bytes = %s"
-            " WHERE boot_id = %s AND pid = %s AND start_ticks = %s AND ended_at IS NULL",
-            [status, signal, maxrss, boot, pid, started],
+            " WHERE host = %s AND boot_id = %s AND pid = %s AND start_ticks = %s AND ended_at IS NULL",
+            [status, signal, maxrss, socket.gethostname(), boot, pid, started],
         )
         > 0
     )

@@ -594,7 +594,9 @@ class Migration(migrations.Migration):
                         condition=models.Q(("ended_at__isnull", True)), fields=["seen_at"], name="process_alive"
                     )
                 ],
-                "constraints": [models.UniqueConstraint(fields=("boot_id", "pid", "start_ticks"), name="process_once")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("host", "boot_id", "pid", "start_ticks"), name="process_once")
+                ],
             },
         ),
         migrations.CreateModel(
@@ -1222,18 +1224,6 @@ class Migration(migrations.Migration):
             model_name="run",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    (
-                        "state__in",
-                        ["queued", "running", "thinking", "waiting", "succeeded", "failed", "stopped", "expired"],
-                    )
-                ),
-                name="run_state_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="run",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
                     models.Q(
                         ("due_at__isnull", True),
                         ("ended_at__isnull", False),
@@ -1337,29 +1327,6 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="step",
             constraint=models.UniqueConstraint(fields=("run", "number"), name="step_number_once_per_run"),
-        ),
-        migrations.AddConstraint(
-            model_name="step",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "state__in",
-                        [
-                            "planned",
-                            "waiting",
-                            "taken",
-                            "in_doubt",
-                            "done",
-                            "failed",
-                            "refused",
-                            "rejected",
-                            "expired",
-                            "void",
-                        ],
-                    )
-                ),
-                name="step_state_known",
-            ),
         ),
         migrations.AddConstraint(
             model_name="step",
@@ -1600,6 +1567,71 @@ class Migration(migrations.Migration):
                 condition=models.Q(("kind__in", ["settle", "release"])),
                 fields=("budget", "attempt"),
                 name="ledger_one_end",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="approval",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("state__in", ["pending", "approved", "consumed", "rejected", "answered", "expired", "void"])
+                ),
+                name="approval_state_known",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="attempt",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "outcome__in",
+                        [
+                            "open",
+                            "done",
+                            "failed",
+                            "refused",
+                            "not_begun",
+                            "unknown",
+                            "lost",
+                            "dead",
+                            "cut",
+                            "disproved",
+                            "proved",
+                        ],
+                    )
+                ),
+                name="attempt_outcome_known",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="fact",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("max_age_s__gt", 0), ("max_age_s__lt", 10000000000.0)), name="fact_ages"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="key",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("state__in", ["taken", "in_doubt", "done", "failed"])), name="key_state_known"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="ledgerentry",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("kind", "grant"), ("attempt__isnull", False), _connector="OR"),
+                name="ledger_entry_has_attempt",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="ledgerentry",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("kind", "grant"),
+                    models.Q(
+                        ("calls__gte", 0), ("effects__gte", 0), ("steps__gte", 0), ("tokens__gte", 0), ("usd__gte", 0)
+                    ),
+                    _connector="OR",
+                ),
+                name="ledger_not_negative",
             ),
         ),
     ]

@@ -39,6 +39,7 @@ class Approval(models.Model):
 
     class Meta:
         constraints = [
+            models.CheckConstraint(name="approval_state_known", condition=Q(state__in=list(ApprovalState))),
             models.CheckConstraint(
                 name="approval_closed_has_time",
                 condition=Q(state=ApprovalState.PENDING, closed_at__isnull=True)

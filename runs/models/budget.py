@@ -89,6 +89,14 @@ class LedgerEntry(models.Model):
 
     class Meta:
         constraints = [
+            # A grant says how a limit changed; everything else is what an attempt used or may use, and never negative.
+            models.CheckConstraint(
+                name="ledger_entry_has_attempt", condition=Q(kind=EntryKind.GRANT) | Q(attempt__isnull=False)
+            ),
+            models.CheckConstraint(
+                name="ledger_not_negative",
+                condition=Q(kind=EntryKind.GRANT) | Q(**{f"{d}__gte": 0 for d in DIMENSIONS}),
+            ),
             models.UniqueConstraint(
                 name="ledger_one_reserve", fields=["budget", "attempt"], condition=Q(kind=EntryKind.RESERVE)
             ),

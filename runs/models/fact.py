@@ -1,6 +1,9 @@
 from django.db import models
+from django.db.models import Q
 
 from runs.states import CheckOutcome
+
+LONGEST_AGE_S = 1e10
 
 
 class Fact(models.Model):
@@ -26,7 +29,11 @@ class Fact(models.Model):
     contradicted_at = models.DateTimeField(null=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(name="fact_once_per_run", fields=["run", "name"])]
+        constraints = [
+            models.UniqueConstraint(name="fact_once_per_run", fields=["run", "name"]),
+            # Neither NaN nor infinity: nothing is fresh for ever.
+            models.CheckConstraint(name="fact_ages", condition=Q(max_age_s__gt=0, max_age_s__lt=LONGEST_AGE_S)),
+        ]
         indexes = [models.Index(name="fact_by_source", fields=["source_tool", "name"])]
 
     def __str__(self) -> str:

@@ -33,6 +33,7 @@ class Key(models.Model):
 
     class Meta:
         constraints = [
+            models.CheckConstraint(name="key_state_known", condition=Q(state__in=list(KeyState))),
             models.UniqueConstraint(name="key_once", fields=["namespace", "intent", "occurrence", "generation"]),
             # One live generation per intended effect: two workers cannot both take it.
             models.UniqueConstraint(

@@ -28,6 +28,7 @@ class Process(models.Model):
     class Meta:
         verbose_name_plural = "processes"
         constraints = [
-            models.UniqueConstraint(name="process_once", fields=["boot_id", "pid", "start_ticks"]),
+            # Two containers of one machine share its boot id, and may have a process of one number each.
+            models.UniqueConstraint(name="process_once", fields=["host", "boot_id", "pid", "start_ticks"]),
         ]
         indexes = [models.Index(name="process_alive", fields=["seen_at"], condition=Q(ended_at__isnull=True))]

@@ -65,8 +65,7 @@ class Run(models.Model):
 
     class Meta:
         constraints = [
-            models.CheckConstraint(name="run_state_known", condition=Q(state__in=list(RunState))),
-            # An ended run has its end time and nothing that could make it move again.
+            # A state is known, and an ended run has its end time and nothing that could make it move again.
             models.CheckConstraint(
                 name="run_final_is_final",
                 condition=Q(state__in=RUN_FINAL, ended_at__isnull=False, due_at__isnull=True, holder__isnull=True)

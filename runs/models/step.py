@@ -50,7 +50,7 @@ class Step(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(name="step_number_once_per_run", fields=["run", "number"]),
-            models.CheckConstraint(name="step_state_known", condition=Q(state__in=list(StepState))),
+            # A state is known, and an end has its time.
             models.CheckConstraint(
                 name="step_final_has_end",
                 condition=Q(state__in=STEP_FINAL, ended_at__isnull=False)
@@ -111,6 +111,7 @@ class Attempt(models.Model):
 
     class Meta:
         constraints = [
+            models.CheckConstraint(name="attempt_outcome_known", condition=Q(outcome__in=list(AttemptOutcome))),
             models.UniqueConstraint(name="attempt_number_once", fields=["step", "number"]),
             # One live try per step.
             models.UniqueConstraint(name="attempt_one_open", fields=["step"], condition=Q(outcome=AttemptOutcome.OPEN)),
