@@ -25,7 +25,7 @@ class SignInForm(AuthenticationForm):
             left = TRIES - cache.incr(place)
             said = f"After {left} more {'try' if left == 1 else 'tries'} this name waits 10 min."
             raise ValidationError(
-                f"Name and password don’t match. {said if left > 0 else 'This name waits 10 min now.'}",  # noqa: RUF001
+                f"Name and password don’t match. {said if left > 0 else 'This name waits 10 min now.'}",
                 code="invalid_login",
             ) from None
         cache.delete(place)

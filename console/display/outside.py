@@ -66,17 +66,27 @@ def write_json(value: Json) -> str:
 
 
 def write_brief(value: Json, most: int = 140) -> str:
-    """A value in one line of a list: `key value, key value`, cut."""
+    """A value in one line of a list: plain parts first, lists and objects by their size, cut."""
     if isinstance(value, dict):
-        line = ", ".join(f"{name} {_brief_part(part)}" for name, part in value.items())
+        ordered = sorted(value.items(), key=lambda part: isinstance(part[1], (dict, list)))
+        line = ", ".join(f"{name} {_write_part(part)}" for name, part in ordered)
     else:
-        line = _brief_part(value)
+        line = _write_part(value)
     line = show(line)
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-def _brief_part(value: Json) -> str:
-    return " ".join(value.split()) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _write_part(value: Json) -> str:
+    match value:
+        case str():
+            return " ".join(value.split()) or "–"
+        case [str(first), *rest]:
+            return f"{' '.join(first.split())}{f' and {len(rest)} more' if rest else ''}"
+        case list():
+            return f"({len(value)})"
+        case dict():
+            return f"({len(value)} parts)"
+    return json.dumps(value)
 
 
 def _show_character(character: str) -> str:

@@ -81,7 +81,8 @@ class RunHead:
     ended: bool
     may_stop: bool
     paused: bool
-    may_change: bool
+    settled: bool
+    stop_says: list[str]
     bar_note: str
 
 
@@ -112,9 +113,33 @@ def show_head(run: RunDetail, extras: RunExtras, *, may_stop: bool, may_decide: 
         ended=ended,
         may_stop=may_stop and not ended,
         paused=run.paused is not None,
-        may_change=may_stop,
+        settled=ended and not run.in_flight,
+        stop_says=_say_stop(run),
         bar_note=next((a.words for a in why.answers if a.label == "Until" and a.at is not None), ""),
     )
+
+
+def _say_stop(run: RunDetail) -> list[str]:
+    """What pressing the button does, to this run as it is."""
+    says = [
+        "The run"
+        + (f" and the {plural(run.counts.children, 'run')} it started" if run.counts.children else "")
+        + " ends as stopped; this can’t be undone"
+    ]
+    calls = [flight for flight in run.in_flight if flight.tool]
+    if calls:
+        says.append(
+            f"{plural(len(calls), 'call')} under way: it is asked to give up, then killed; what it did is still recorded"
+        )
+    elif run.in_flight:
+        says.append("The model call under way is cut at once")
+    if run.counts.work_open:
+        says.append(
+            f"{plural(run.counts.work_open, 'work item')} stay{'s' if run.counts.work_open == 1 else ''} open, as recorded"
+        )
+    if run.counts.approvals_pending:
+        says.append("Cards that wait for a decision become void")
+    return says
 
 
 def _long_word(run: RunDetail, mark: Mark) -> str:
@@ -287,7 +312,7 @@ def _todo(run: RunDetail, extras: RunExtras) -> list[Todo]:
                 css="quiet",
                 title=f"{run.counts.work_open} of {plural(run.counts.work, 'work item')} open",
                 href=f"/runs/{run.id}?tab=work",
-                note=f"{names}{f' and {more} more' if more > 0 else ''}. The run isn’t finished while one is open.",  # noqa: RUF001
+                note=f"{names}{f' and {more} more' if more > 0 else ''}. The run isn’t finished while one is open.",
             )
         )
     return found

@@ -1,39 +1,117 @@
-"""A run's page: its head, its tabs, and what an operator does to it."""
+"""A run's page with its panels, and what an operator does to a run."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from django.http import HttpResponse
+from django.contrib import messages
+from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
-from django.views.decorators.http import require_safe
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
 
-from console.access import Reader
+from console.access import Reader, require
 from console.display.runs import show_about, show_head
+from console.views.finding import Found, find
 from console.views.readers import for_readers
-from runs import queries
+from console.views.run_tabs import TABS, read_tab
+from runs import operations
 from runs.access import Action
 from runs.agents import get_agents
-from runs.errors import NotFound
-from runs.queries import RunDetail
-from runs.queries.runpage import RunExtras, read_run_extras
+from runs.errors import Conflict, Forbidden, LongwatchError, NotFound
+from runs.models import Run
+
+MOST_REASON = 2_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    run: RunDetail
-    extras: RunExtras
+@require_safe
+@for_readers
+def show_run(request: Reader, number: int) -> HttpResponse:
+    return _show(request, find(request, number))
 
 
-def find(request: Reader, number: int) -> Found:
-    """Raises: NotFound, also for a run of an agent that the reader may not see."""
-    run = queries.find_run(number, agents=request.rights.agents)
-    if run is None:
-        raise NotFound("run", number)
-    return Found(run=run, extras=read_run_extras(run.id))
+@require_safe
+@for_readers
+def show_head_panel(request: Reader, number: int) -> HttpResponse:
+    return render(request, "runs/head.html", _describe(request, find(request, number)))
 
 
-def describe(request: Reader, found: Found) -> dict[str, Any]:
-    """What the head and the side of a run's page show; its panels show the same."""
+@require_safe
+@for_readers
+def show_side_panel(request: Reader, number: int) -> HttpResponse:
+    return render(request, "runs/side.html", _describe(request, find(request, number)))
+
+
+@require_safe
+@for_readers
+def show_tab_panel(request: Reader, number: int, tab: str) -> HttpResponse:
+    if tab not in TABS:
+        raise NotFound("tab", tab)
+    found = find(request, number)
+    context = {"run": found.run, "now": found.extras.now} | read_tab(request, found, tab)
+    return render(request, "runs/tab.html", context)
+
+
+@require_POST
+@for_readers
+def stop(request: Reader, number: int) -> HttpResponse:
+    return _act(request, number, operations.stop_run, "stop", "Stopped. Calls under way are shown until they are over.")
+
+
+@require_POST
+@for_readers
+def pause(request: Reader, number: int) -> HttpResponse:
+    return _act(
+        request, number, operations.pause_run, "pause", "Paused. The step in hand finishes; nothing new is taken."
+    )
+
+
+@require_POST
+@for_readers
+def resume(request: Reader, number: int) -> HttpResponse:
+    return _act(request, number, operations.resume_run, "resume", "Resumed. It is queued, and goes on by itself.")
+
+
+def _act(request: Reader, number: int, act: Callable[..., Run], name: str, done: str) -> HttpResponse:
+    """One operation with a reason. Refused: the page as it is now, with why, and what was typed."""
+    found = find(request, number)
+    require(request, Action.STOP, found.run.agent)
+    reason = request.POST.get("reason", "").strip()[:MOST_REASON]
+    try:
+        act(number, reason=reason, by=request.user)
+    except (NotFound, Forbidden):
+        raise
+    except LongwatchError as refusal:
+        status = 409 if isinstance(refusal, Conflict) else 422
+        typed = {"act": name, "reason": reason}
+        return _show(request, find(request, number), refusal=refusal, typed=typed, status=status)
+    messages.success(request, done)
+    return HttpResponseRedirect(reverse("run", args=[number]))
+
+
+def _show(
+    request: Reader,
+    found: Found,
+    *,
+    refusal: LongwatchError | None = None,
+    typed: Mapping[str, str] | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    agent = get_agents().get(found.run.agent)
+    context = (
+        _describe(request, found)
+        | read_tab(request, found, request.GET.get("tab", ""))
+        | {
+            "section": "runs",
+            "about": show_about(found.run, found.extras, model=agent.model if agent else ""),
+            "refusal": refusal,
+            "typed": typed or {},
+        }
+    )
+    return render(request, "runs/run.html", context, status=status)
+
+
+def _describe(request: Reader, found: Found) -> dict[str, Any]:
+    """What the head and the side of a run's page show; their panels show the same."""
     rights, run = request.rights, found.run
     head = show_head(
         run,
@@ -42,27 +120,3 @@ def describe(request: Reader, found: Found) -> dict[str, Any]:
         may_decide=rights.may(Action.DECIDE, run.agent),
     )
     return {"run": run, "head": head, "now": found.extras.now}
-
-
-@require_safe
-@for_readers
-def show_run(request: Reader, number: int) -> HttpResponse:
-    found = find(request, number)
-    agent = get_agents().get(found.run.agent)
-    context = describe(request, found) | {
-        "section": "runs",
-        "about": show_about(found.run, found.extras, model=agent.model if agent else ""),
-    }
-    return render(request, "runs/run.html", context)
-
-
-@require_safe
-@for_readers
-def show_head_panel(request: Reader, number: int) -> HttpResponse:
-    return render(request, "runs/head.html", describe(request, find(request, number)))
-
-
-@require_safe
-@for_readers
-def show_side_panel(request: Reader, number: int) -> HttpResponse:
-    return render(request, "runs/side.html", describe(request, find(request, number)))

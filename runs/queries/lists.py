@@ -149,7 +149,11 @@ def list_work(run: int, window: Window) -> Page[WorkRow]:
 
 def list_journal(run: int, window: Window) -> Page[JournalRow]:
     """A run's journal. `seq` is given out under the run's lock, so nothing that commits late lies behind a cursor."""
-    rows = JournalEntry.objects.filter(run=run, seq__gt=window.after or 0).order_by("seq")
+    rows = JournalEntry.objects.filter(run=run)
+    if window.newest_first:
+        rows = (rows.filter(seq__lt=window.after) if window.after is not None else rows).order_by("-seq")
+    else:
+        rows = rows.filter(seq__gt=window.after or 0).order_by("seq")
 
     def show(entry: Any) -> JournalRow:
         return JournalRow(
@@ -168,6 +172,8 @@ def list_journal(run: int, window: Window) -> Page[JournalRow]:
 
 
 def _after[M: Any](rows: QuerySet[M], window: Window) -> QuerySet[M]:
+    if window.newest_first:
+        return (rows.filter(pk__lt=window.after) if window.after is not None else rows).order_by("-pk")
     return (rows.filter(pk__gt=window.after) if window.after is not None else rows).order_by("pk")
 
 

@@ -20,10 +20,14 @@ class Page[T]:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Which part of a list: at most `limit` items after the place `after` (None: from its beginning)."""
+    """Which part of a list: at most `limit` items after the place `after` (None: from its beginning).
+
+    newest_first: from the end backwards; `after` is then the place before which to go on.
+    """
 
     after: int | None = None
     limit: int = 50
+    newest_first: bool = False
 
     @classmethod
     def read(cls, after: str | None, limit: int | None = None) -> "Window":
