@@ -38,7 +38,8 @@ class Hand:
         try:
             if time.monotonic() - self._renewed >= settings.LEASE_S / 3:
                 lifecycle.renew(self.claim, lease_s=settings.LEASE_S)
-                steps.renew_attempts(self.worker, lease_s=settings.LEASE_S)
+                # This one alone: an attempt that was taken by a commit whose answer was lost has to run out.
+                steps.renew_attempt(attempt, lease_s=settings.LEASE_S)
                 self._renewed = time.monotonic()
             return Tick(stop=not steps.may_go_on(attempt))
         except DatabaseError:

@@ -16,7 +16,7 @@ from pathlib import Path
 from django.conf import settings
 from django.db import DatabaseError
 
-from runs import processes, supervise
+from runs import clock, processes, supervise
 from runs.agents import Json
 from runs.engine.toolwire import Perform, Report, Said
 from runs.supervise import Exit, Leader
@@ -24,6 +24,8 @@ from runs.supervise import Exit, Leader
 _MANAGE = Path(__file__).resolve().parent.parent.parent / "manage.py"
 _START_S = 60.0
 _TICK_S = 0.25
+# So long after its deadline a tool process has been killed by its timer, unless it was frozen before that was set.
+_SLACK_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,8 @@ class ToolHost:
     ) -> Outcome:
         """Have one function performed. `tick` is called several times a second meanwhile.
 
-        After a stop the tool gets the grace time to return by itself; then its whole group is killed.
+        After a stop the tool gets the grace time to return by itself; then its whole group is killed, as it is when it
+        has neither begun nor ended in its time.
         """
         try:
             return self._perform(perform, tick, progress)
@@ -84,22 +87,36 @@ class ToolHost:
             self._pipe.send_bytes(perform.dump())
         except OSError:
             return Died(exit=self._bury(), why="it had ended before it was asked")
+        over_at = perform.begin_by + _SLACK_S
         kill_at: float | None = None
         why = ""
+        news: Report | None = None
+        tick_at = time.monotonic() + _TICK_S
         while True:
-            if (report := self._report(perform, _TICK_S)) is not None:
-                if report.said is Said.PROGRESS and progress is not None:
-                    with suppress(DatabaseError):  # it is for people to see, nothing rests on it
-                        progress(report.result)
-                if report.said not in (Said.BEGUN, Said.PROGRESS):
-                    return report
-                continue
-            if self._ended(0.0):
+            report = self._report(perform, max(tick_at - time.monotonic(), 0.0))
+            if report is None and self._ended(0.0):
                 return self._last_word(perform) or Died(exit=self._bury(), why=why or "it died")
+            if report is not None and report.said is Said.BEGUN:
+                over_at += perform.timeout_s
+            elif report is not None and report.said is Said.PROGRESS:
+                news = report
+            elif report is not None:
+                return report
+            # By the clock, not when nothing comes: a tool that tells much must not keep its own lease from being renewed.
+            if time.monotonic() < tick_at:
+                continue
+            tick_at = time.monotonic() + _TICK_S
+            if news is not None and progress is not None:
+                with suppress(DatabaseError):  # it is for people to see, nothing rests on it
+                    progress(news.result)
+                news = None
             if tick().stop and kill_at is None:
                 kill_at = time.monotonic() + settings.GRACE_S
-            if kill_at is not None and time.monotonic() >= kill_at and self._leader is not None:
+            if kill_at is not None and time.monotonic() >= kill_at:
                 why = f"it did not return within {settings.GRACE_S:g} s after the stop"
+            elif clock.boottime() >= over_at:
+                why = "it neither began nor ended in its time"
+            if why and self._leader is not None:
                 self._leader.kill_group()
 
     def close(self) -> None:
