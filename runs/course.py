@@ -192,6 +192,16 @@ def expire_cards(run: Run) -> int:
     return len(expired)
 
 
+def close_if_nothing_happened(key: Key | None) -> list[str]:
+    """Close a locked key as failed when every try of it certainly did nothing; what became free."""
+    if key is None or key.state != KeyState.TAKEN:
+        return []
+    past = steps.judge_past(key=key.pk)
+    if past.open or past.may_have_acted:
+        return []
+    return keys.close(key, KeyState.FAILED, how="settled")
+
+
 def _end_one(run: Run, to: RunState, reason: str, outcome: Json, verified: Verified | str, actor: Actor) -> None:
     lifecycle.finalise(run, to, reason=reason, outcome=outcome, verified=verified, actor=actor)
     why = f"run {to}"
@@ -205,9 +215,7 @@ def _end_one(run: Run, to: RunState, reason: str, outcome: Json, verified: Verif
     for card in cards.exclude(kind=ApprovalKind.VERDICT).order_by("pk"):
         approvals.void(card, why=why)
     for key in Key.objects.select_for_update(of=("self",)).filter(run=run, state=KeyState.TAKEN).order_by("pk"):
-        past = steps.judge_past(key=key.pk)
-        if not past.open and not past.may_have_acted:
-            keys.close(key, KeyState.FAILED, how="settled")
+        close_if_nothing_happened(key)
     if not lifecycle.mark_drained(run.pk):
         append("run.draining", run=run.pk)
 

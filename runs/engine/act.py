@@ -225,7 +225,7 @@ def _gate(run: Run, step: Step, tool: Tool, key: Key | None, judged: dict[str, J
                 # The call may have happened on the old approval: that is settled first.
                 doubt.put_in_doubt(run, step, key)
                 return _NotNow()
-            doubt.give_back_approval(step)
+            doubt.give_back_approval(run, step)
             approval.refresh_from_db()
             approvals.void(approval, why=changed)
         elif approval.state == ApprovalState.APPROVED or key is not None:

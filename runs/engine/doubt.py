@@ -9,6 +9,7 @@ from runs.errors import WrongState
 from runs.models import Approval, Attempt, FactUse, Key, Run, Step
 from runs.states import (
     MAY_HAVE_ACTED,
+    RUN_FINAL,
     ApprovalKind,
     ApprovalState,
     AttemptOutcome,
@@ -167,7 +168,7 @@ def settle_found(run: Run, step: Step, key: Key, found: str, result: Json, evide
             steps.settle_doubt(key.pk, AttemptOutcome.DISPROVED, why="not found at the receiver")
             if open_step:
                 keys.note_evidence(key, evidence)
-                give_back_approval(step)
+                give_back_approval(run, step)
                 if step.state == StepState.WAITING:
                     steps.wake(step, why="not found at the receiver: it is done again")
                 return []
@@ -177,8 +178,11 @@ def settle_found(run: Run, step: Step, key: Key, found: str, result: Json, evide
             return []
 
 
-def give_back_approval(step: Step) -> None:
+def give_back_approval(run: Run, step: Step) -> None:
     """The approval that a call had used up is in effect again: the call certainly did not happen."""
     approval = approvals.in_effect(step)
-    if approval is not None and approval.state == ApprovalState.CONSUMED:
-        approvals.give_back(approval)
+    if approval is None or approval.state != ApprovalState.CONSUMED:
+        return
+    approvals.give_back(approval)
+    if run.state in RUN_FINAL:
+        approvals.void(approval, why=f"run {run.state}")

@@ -45,9 +45,9 @@ def settle_call(claim: Claim, attempt_id: int, tool: Tool, outcome: Outcome) -> 
             case Report(said=Said.DONE):
                 freed = _done(run, step, attempt, key, tool, outcome, late=late)
             case Report(said=Said.NOT_BEGUN):
-                freed = _not_begun(step, attempt, key, outcome.error, late=late)
+                freed = _not_begun(run, step, attempt, key, outcome.error, late=late)
             case Report(said=Said.REFUSED):
-                freed = _refused(step, attempt, key, outcome.error, late=late)
+                freed = _refused(run, step, attempt, key, outcome.error, late=late)
             case Report(said=Said.CREDENTIAL):
                 freed = _credential(run, step, attempt, key, outcome.error, late=late)
             case _:
@@ -103,29 +103,44 @@ def _done(
     return freed
 
 
-def _not_begun(step: Step, attempt: Attempt, key: Key | None, error: str, *, late: bool) -> Sequence[str]:
+def _goes_on(run: Run, step: Step, attempt: Attempt, error: str) -> bool:
+    """Whether what comes next for its step is this attempt's to say: no newer one is at it, and its run goes on.
+
+    The taken step of a run that has ended is void: nothing of it is waited for any more.
+    """
+    if step.state != StepState.TAKEN or step.tries != attempt.number:
+        return False
+    if run.state in RUN_FINAL:
+        steps.close(step, StepState.VOID, error=error)
+        return False
+    return True
+
+
+def _not_begun(run: Run, step: Step, attempt: Attempt, key: Key | None, error: str, *, late: bool) -> Sequence[str]:
     """Nothing was sent: the approval is given back, nothing is charged, and it is looked at anew."""
     # A last look whose answer was lost may have marked a beginning that never came.
     certain = AttemptOutcome.NOT_BEGUN if attempt.began_at is None else AttemptOutcome.DISPROVED
     steps.close_attempt(attempt, certain, error=error, late=late)
     budgets.release(attempt.pk, note=error)
-    doubt.give_back_approval(step)
-    freed = close_if_nothing_happened(key)
-    if step.state == StepState.TAKEN:
+    if step.tries == attempt.number:  # else a newer attempt has it
+        doubt.give_back_approval(run, step)
+    freed = course.close_if_nothing_happened(key)
+    if _goes_on(run, step, attempt, error):
         steps.wait(step, WaitingFor.RETRY, note=f"not begun: {error}", wake_at=later(0.2))
     return freed
 
 
-def _refused(step: Step, attempt: Attempt, key: Key | None, error: str, *, late: bool) -> Sequence[str]:
+def _refused(run: Run, step: Step, attempt: Attempt, key: Key | None, error: str, *, late: bool) -> Sequence[str]:
     steps.close_attempt(attempt, AttemptOutcome.REFUSED, error=error, late=late)
     budgets.settle(attempt.pk, budgets.Amounts(steps=1), note=error)
     if key is not None and steps.judge_past(key=key.pk).may_have_acted:
         # This try did nothing, but an earlier one may have: its key is looked up, or asked about, next.
-        if step.state == StepState.TAKEN:
+        if _goes_on(run, step, attempt, error):
             steps.wait(step, WaitingFor.RETRY, note="refused, but an earlier try may have acted", wake_at=later(0))
         return []
-    freed = close_if_nothing_happened(key)
-    if step.state not in STEP_FINAL:
+    freed = course.close_if_nothing_happened(key)
+    if step.tries == attempt.number and step.state in (StepState.TAKEN, StepState.PLANNED, StepState.WAITING):
+        approvals.void_all(run.pk, step=step.pk, why="it was refused")
         steps.close(step, StepState.REFUSED, error=error)
     return freed
 
@@ -136,9 +151,10 @@ def _credential(run: Run, step: Step, attempt: Attempt, key: Key | None, error: 
     if key is not None and steps.judge_past(key=key.pk).may_have_acted:
         freed: Sequence[str] = []
     else:
-        doubt.give_back_approval(step)
-        freed = close_if_nothing_happened(key)
-    if step.state == StepState.TAKEN:
+        if step.tries == attempt.number:
+            doubt.give_back_approval(run, step)
+        freed = course.close_if_nothing_happened(key)
+    if _goes_on(run, step, attempt, error):
         steps.wait(step, WaitingFor.CREDENTIAL, note=f"a credential was not accepted: {error}", on="an approver")
         approvals.ask(run, ApprovalKind.CREDENTIAL, title=f"Renew the credential of {step.tool}", why=error, step=step)
     return freed
@@ -171,9 +187,10 @@ def _not_known(
         budgets.settle(attempt.pk, budgets.Amounts(steps=1), note=error)
     freed: Sequence[str] = []
     if tool.acts and attempt.began_at is None:
-        doubt.give_back_approval(step)
-        freed = close_if_nothing_happened(key)
-    if step.state == StepState.TAKEN:
+        if step.tries == attempt.number:
+            doubt.give_back_approval(run, step)
+        freed = course.close_if_nothing_happened(key)
+    if _goes_on(run, step, attempt, error):
         try_again(run, step, tool, error, died=isinstance(outcome, Died))
     return freed
 
@@ -184,8 +201,8 @@ def book_lost(run: Run, step: Step, attempt: Attempt, error: str) -> Sequence[st
     freed: Sequence[str] = []
     if attempt.began_at is None and key is not None:
         budgets.release(attempt.pk, note=error)
-        doubt.give_back_approval(step)
-        freed = close_if_nothing_happened(key)
+        doubt.give_back_approval(run, step)
+        freed = course.close_if_nothing_happened(key)
     else:
         budgets.settle_as_reserved(attempt.pk, note=error)
     if step.state != StepState.TAKEN:
@@ -221,16 +238,6 @@ def try_again(run: Run, step: Step, tool: Tool, error: str, *, died: bool) -> No
         ask_about_failure(run, step, what, error)
     else:
         steps.close(step, StepState.FAILED, error=error)
-
-
-def close_if_nothing_happened(key: Key | None) -> Sequence[str]:
-    """Close a locked key as failed when every try of it certainly did nothing; frees its locks."""
-    if key is None or key.state != KeyState.TAKEN:
-        return []
-    past = steps.judge_past(key=key.pk)
-    if past.open or past.may_have_acted:
-        return []
-    return keys.close(key, KeyState.FAILED, how="settled")
 
 
 def _void_verdicts(key: Key, *, why: str) -> None:

@@ -15,7 +15,7 @@ from django.db import DatabaseError, transaction
 from runs import course, keys, lifecycle, operations, sql, steps
 from runs.engine import doubt, think
 from runs.engine.advance import expire
-from runs.engine.settle import book_lost, close_if_nothing_happened
+from runs.engine.settle import book_lost
 from runs.journal import append
 from runs.models import Attempt, Key, Run, Step
 from runs.states import RUN_FINAL, AttemptOutcome, KeyState, RunState, StepKind, StepState, WaitingFor
@@ -160,7 +160,7 @@ def _settle_key(ident: int) -> None:
         run = lifecycle.lock(found.run_id)
         step = steps.lock(found.step_id)
         key = keys.lock(ident)
-        freed = close_if_nothing_happened(key)
+        freed = course.close_if_nothing_happened(key)
         if key.state == KeyState.TAKEN:
             past = steps.judge_past(key=key.pk)
             if not past.open and past.may_still_act_for_s <= 0:
