@@ -186,10 +186,12 @@ def grant_tries(step: Step, more: int) -> None:
 
 
 def count_failures(step: Step) -> int:
-    """How many tries of a step failed: not those that never began, and not those whose worker was lost."""
-    return Attempt.objects.filter(
-        step=step, outcome__in=[AttemptOutcome.FAILED, AttemptOutcome.UNKNOWN, AttemptOutcome.DEAD]
-    ).count()
+    """How many tries of a step failed: not those that never began, and not those whose worker was lost.
+
+    One of which it was found out afterwards that it did nothing has failed like any other.
+    """
+    failed = [AttemptOutcome.FAILED, AttemptOutcome.UNKNOWN, AttemptOutcome.DEAD, AttemptOutcome.DISPROVED]
+    return Attempt.objects.filter(step=step, outcome__in=failed).count()
 
 
 def settle_doubt(key: int, outcome: AttemptOutcome, *, why: str) -> None:

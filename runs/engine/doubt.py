@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from runs import approvals, facts, keys, steps
-from runs.agents import Effect, Json, Tool
+from runs.agents import Effect, Json, Tool, get_agent
 from runs.engine.hand import later
+from runs.engine.waits import ask_about_failure
 from runs.errors import WrongState
 from runs.models import Approval, Attempt, FactUse, Key, Run, Step
 from runs.states import (
@@ -169,13 +170,25 @@ def settle_found(run: Run, step: Step, key: Key, found: str, result: Json, evide
             if open_step:
                 keys.note_evidence(key, evidence)
                 give_back_approval(run, step)
-                if step.state == StepState.WAITING:
-                    steps.wake(step, why="not found at the receiver: it is done again")
+                _do_again(run, step, key)
                 return []
             return keys.close(key, KeyState.FAILED, how="reconciled", evidence=evidence)
         case _:
             put_in_doubt(run, step, key, evidence=evidence)
             return []
+
+
+def _do_again(run: Run, step: Step, key: Key) -> None:
+    """Let a call that did not happen be made again; one that came to nothing too often becomes a card."""
+    tool = get_agent(run.agent).tool(key.tool)
+    failures = steps.count_failures(step)
+    if tool is not None and failures >= max(tool.attempts, step.tries_granted):
+        last = Attempt.objects.filter(key=key).order_by("pk").last()
+        ask_about_failure(
+            run, step, f"it failed {failures} times, each time without effect", last.error if last else ""
+        )
+    elif step.state == StepState.WAITING:
+        steps.wake(step, why="not found at the receiver: it is done again")
 
 
 def give_back_approval(run: Run, step: Step) -> None:
