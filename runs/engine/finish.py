@@ -103,6 +103,9 @@ def _succeed(
         if attempt is not None and outcome is not None:
             settling = harmless.close(hand.claim, attempt, outcome)
             if settling is None or settling.late:
+                if settling is not None and settling.step.state == StepState.TAKEN:
+                    # Nobody else has it: whoever holds the run now verifies it again.
+                    steps.wake(settling.step, why="its run had moved on while it was verified")
                 finish_late(run, late=True)
                 return
         elif run.epoch != hand.claim.epoch or run.state != RunState.RUNNING:

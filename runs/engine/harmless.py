@@ -95,8 +95,8 @@ class Settling:
     @property
     def counts(self) -> bool:
         """Whether the step is still this try's to close."""
-        late_states = (StepState.PLANNED, StepState.WAITING)
-        return self.step.state == StepState.TAKEN or (self.late and self.step.state in late_states)
+        open_states = (StepState.TAKEN, StepState.PLANNED, StepState.WAITING)
+        return self.step.tries == self.attempt.number and self.step.state in open_states
 
 
 def close(claim: Claim, attempt_id: int, outcome: Outcome) -> Settling | None:
@@ -122,6 +122,9 @@ def close(claim: Claim, attempt_id: int, outcome: Outcome) -> Settling | None:
     else:
         steps.close_attempt(attempt, AttemptOutcome.FAILED, error=outcome.error, late=late)
     budgets.settle(attempt.pk, budgets.Amounts(steps=1))
+    if run.state in RUN_FINAL and step.state == StepState.TAKEN:
+        # It changed nothing outside, and nobody asks for its result any more.
+        steps.close(step, StepState.VOID, error=f"run {run.state}")
     return Settling(run=run, step=step, attempt=attempt, late=late)
 
 
