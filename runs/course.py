@@ -189,6 +189,7 @@ def expire_cards(run: Run) -> int:
         else:
             why = "the approval was not used in time" if was == ApprovalState.APPROVED else "nobody decided in time"
             steps.close(step, StepState.EXPIRED, error=why)
+            close_if_nothing_happened(keys.open_key_of(step))
     return len(expired)
 
 

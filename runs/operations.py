@@ -340,6 +340,7 @@ def _decide_approval(run: Run, step: Step | None, card: Approval, said: Said, by
             approvals.decide(card, said, by=by, to=ApprovalState.REJECTED)
             why = said.comment or said.answer or "no reason given"
             steps.close(step, StepState.REJECTED, error=why, actor=person(by))
+            course.close_if_nothing_happened(keys.open_key_of(step))
         case Verdict.RESPOND:
             approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
             if not said.answer.strip():
@@ -351,6 +352,7 @@ def _decide_approval(run: Run, step: Step | None, card: Approval, said: Said, by
                 result={"answer": said.answer},
                 actor=person(by),
             )
+            course.close_if_nothing_happened(keys.open_key_of(step))
         case _:
             raise Malformed(f"{said.verdict} is not a verdict of an approval.")
 
@@ -372,7 +374,8 @@ def _decide_verdict(run: Run, step: Step | None, card: Approval, said: Said, by:
     if said.verdict == Verdict.HAPPENED:
         steps.settle_doubt(key.pk, AttemptOutcome.PROVED, why=why)
         keys.close(key, KeyState.DONE, how="verdict", result=said.result, actor=person(by))
-        steps.close(step, StepState.DONE, result=said.result, actor=person(by), why=why)
+        if step.state in (StepState.IN_DOUBT, StepState.VOID):
+            steps.close(step, StepState.DONE, result=said.result, actor=person(by), why=why)
     else:
         steps.settle_doubt(key.pk, AttemptOutcome.DISPROVED, why=why)
         if step.state == StepState.IN_DOUBT and run.ended_at is None:
@@ -381,7 +384,8 @@ def _decide_verdict(run: Run, step: Step | None, card: Approval, said: Said, by:
             steps.wake(step, why=why, actor=person(by))
         else:
             keys.close(key, KeyState.FAILED, how="verdict", actor=person(by))
-            steps.close(step, StepState.FAILED, error=why, actor=person(by))
+            if step.state in (StepState.IN_DOUBT, StepState.VOID):
+                steps.close(step, StepState.FAILED, error=why, actor=person(by))
 
 
 def _decide_failure(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
@@ -392,6 +396,8 @@ def _decide_failure(run: Run, step: Step | None, card: Approval, said: Said, by:
         steps.wake(step, why=f"retried by {by.get_username()}", actor=person(by))
     else:
         steps.close(step, StepState.FAILED, error=said.answer or said.comment or step.error, actor=person(by))
+        # One that may have acted is asked about by the sweep.
+        course.close_if_nothing_happened(keys.open_key_of(step))
 
 
 def _decide_budget(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
@@ -485,18 +491,16 @@ def wake_lock_waiters(names: Sequence[str]) -> None:
 
 
 def _wake_after_decision(card: Approval) -> None:
-    if (
-        card.kind == ApprovalKind.VERDICT
-        and card.key is not None
-        and card.key.state in (KeyState.DONE, KeyState.FAILED)
-    ):
-        wake_lock_waiters(list(_lock_names(card.key)))
+    if card.step_id is not None:
+        for key in Key.objects.filter(step_id=card.step_id, state__in=[KeyState.DONE, KeyState.FAILED]):
+            wake_lock_waiters([*_lock_names(key), keys.waited_on(key)])
     if card.run.ended_at is not None:
         wake_waiters_of_ended(card.run_id)
 
 
 def _lock_names(key: Key) -> list[str]:
-    tool = get_agent(key.run.agent).tool(key.tool)
+    agent = agents.get_agents().get(key.run.agent)
+    tool = agent.tool(key.tool) if agent else None
     return tool.bound_locks(key.arguments) if tool else []
 
 

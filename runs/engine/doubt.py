@@ -11,6 +11,7 @@ from runs.models import Approval, Attempt, FactUse, Key, Run, Step
 from runs.states import (
     MAY_HAVE_ACTED,
     RUN_FINAL,
+    STEP_FINAL,
     ApprovalKind,
     ApprovalState,
     AttemptOutcome,
@@ -118,7 +119,7 @@ def put_in_doubt(run: Run, step: Step, key: Key, *, evidence: Json = None) -> Ap
     note = f"it is not known whether {key.tool} happened"
     if step.state in (StepState.PLANNED, StepState.WAITING, StepState.TAKEN):
         steps.wait(step, WaitingFor.VERDICT, note=note, on="an approver", state=StepState.IN_DOUBT)
-    elif step.state not in (StepState.IN_DOUBT, StepState.VOID):
+    elif step.state != StepState.IN_DOUBT and step.state not in STEP_FINAL:
         raise WrongState(f"Step {step.number}", step.state, StepState.IN_DOUBT)
     return approvals.ask(
         run,

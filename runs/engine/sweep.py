@@ -46,8 +46,8 @@ _DUE = """
     (SELECT 'child', s.run_id FROM runs_step s JOIN runs_run c ON c.id = s.waiting_on::bigint
       WHERE s.state = 'waiting' AND s.waiting_for = 'child' AND c.ended_at IS NOT NULL LIMIT %(most)s)
     UNION ALL
-    (SELECT 'key', k.id FROM runs_key k JOIN runs_run r ON r.id = k.run_id
-      WHERE k.state = 'taken' AND r.ended_at IS NOT NULL
+    (SELECT 'key', k.id FROM runs_key k JOIN runs_step s ON s.id = k.step_id
+      WHERE k.state = 'taken' AND s.ended_at IS NOT NULL
         AND NOT EXISTS (SELECT FROM runs_attempt a WHERE a.key_id = k.id AND a.outcome = 'open') LIMIT %(most)s)
     UNION ALL
     (SELECT 'drained', r.id FROM runs_run r
@@ -154,7 +154,7 @@ def _wake_parent(number: int) -> None:
 
 
 def _settle_key(ident: int) -> None:
-    """An open key of an ended run: nothing happened, or a person is asked what did."""
+    """An open key of a step that is over: nothing happened, or a person is asked what did."""
     with transaction.atomic(durable=True):
         found = Key.objects.get(pk=ident)
         run = lifecycle.lock(found.run_id)
