@@ -17,6 +17,7 @@ from runs.agents import (
     Briefing,
     Budget,
     Call,
+    Claim,
     DidNotHappen,
     Effect,
     Found,
@@ -25,6 +26,7 @@ from runs.agents import (
     Refused,
     Unknown,
     Unsure,
+    Verdict,
     above,
     days,
     never,
@@ -148,4 +150,21 @@ scripted = Agent(
     max_age=days(1),
     recheck={"order.*": read_order},
     spawns=["scripted"],
+)
+
+
+def accept(claim: Claim) -> Verdict:
+    return Verdict(holds=True, evidence={"run": claim.run})
+
+
+verified = Agent(
+    name="verified",
+    instructions="Follows its script; its claim is checked.",
+    decide=follow,
+    tools=TOOLS,
+    facts={"order.*": seconds(60)},
+    budget=Budget(usd="1.00", steps=200),
+    max_age=days(1),
+    recheck={"order.*": read_order},
+    verify=accept,
 )

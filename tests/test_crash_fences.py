@@ -1,0 +1,426 @@
+"""The fences of the protocol: who lost his run, his attempt or his permission changes nothing but his own record."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from runs import budgets, lifecycle, operations, sql, steps
+from runs.agents import get_agent
+from runs.approvals import Said
+from runs.clock import shift
+from runs.engine import act, advance
+from runs.engine.hand import Hand
+from runs.engine.settle import settle_call
+from runs.engine.sweep import reap_attempt, reap_run, sweep_once
+from runs.engine.toolwire import Report
+from runs.engine.toolwire import Said as Told
+from runs.engine.worker import Worker
+from runs.lifecycle import Claim
+from runs.models import Approval, Attempt, Key, Lock, Run, Step
+from runs.states import (
+    ApprovalState,
+    AttemptOutcome,
+    KeyState,
+    RunState,
+    StepKind,
+    StepState,
+    Verdict,
+    WaitingFor,
+)
+from tests.engine_tools import Engine, call, engine, shop_process, workers
+from tests.waiting import wait_until
+
+__all__ = ["engine", "shop_process", "workers"]
+pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("transactional_db")]
+
+
+@dataclass(kw_only=True)
+class Held:
+    """A call that was taken and not performed: its worker stands still there."""
+
+    hand: Hand
+    taken: act.Taken
+    step: int
+
+    def perform(self) -> Any:
+        """Go on as the worker does when it wakes."""
+        tools, attempt = self.hand.tools, self.taken.attempt
+        return tools.perform(self.taken.perform, tick=lambda: self.hand.tick(attempt))
+
+    def settle(self, outcome: Any) -> None:
+        settle_call(self.hand.claim, self.taken.attempt, self.taken.tool, outcome)
+
+    @property
+    def attempt(self) -> Attempt:
+        return Attempt.objects.get(pk=self.taken.attempt)
+
+
+def claim(worker: Worker) -> Hand:
+    with transaction.atomic(durable=True):
+        held = lifecycle.claim(worker.ident, lease_s=60.0)
+    assert isinstance(held, Claim)
+    return Hand(claim=held, worker=worker.ident, tools=worker.tools)
+
+
+def take(worker: Worker) -> Held:
+    """Claim the due run and take its call."""
+    hand = claim(worker)
+    step = advance._choose(hand)
+    assert isinstance(step, Step)
+    taken = act._take(hand, step.pk)
+    assert taken is not None, Step.objects.get(pk=step.pk).wait_note
+    return Held(hand=hand, taken=taken, step=step.pk)
+
+
+def approved_payment(engine: Engine, tool: str = "pay_keyed") -> tuple[Run, str]:
+    """A run whose only due step is an approved refund that needs a person, and its order."""
+    order = engine.order("900.00")
+    run = engine.start(*engine.read(order), [call(tool, order=order, amount="420.00")])
+    engine.go(run)
+    operations.decide(engine.card(run).pk, Said(verdict=Verdict.APPROVE), by=engine.person)
+    return run, order
+
+
+def lose(held: Held) -> None:
+    """Let the leases of a worker that stands still be over, and the sweep find that."""
+    for table, ident in (("runs_attempt", held.taken.attempt), ("runs_run", held.hand.claim.run)):
+        sql.execute(
+            f"UPDATE {table} SET lease_until = clock_timestamp() - interval '1 second'"
+            " WHERE id = %s AND lease_until IS NOT NULL",
+            [ident],
+        )
+    reap_attempt(held.taken.attempt)
+    reap_run(held.hand.claim.run)
+
+
+@pytest.fixture
+def rival(engine: Engine) -> Iterator[Worker]:
+    """A second worker."""
+    worker = Worker()
+    yield worker
+    worker.tools.close()
+
+
+def charged(run: Run) -> tuple[int, int]:
+    """(effects spent, effects reserved)"""
+    budget = budgets.Budget.objects.get(pk=run.pk)
+    return budget.effects_spent, budget.effects_reserved
+
+
+def test_an_attempt_that_was_closed_cannot_begin(engine: Engine) -> None:
+    _, order = approved_payment(engine)
+    held = take(engine.worker)
+    lose(held)
+    with transaction.atomic(durable=True):
+        assert not steps.begin(held.taken.attempt)
+    assert held.attempt.began_at is None
+    assert engine.paid(order) == 0
+
+
+def test_what_is_settled_by_an_old_epoch_is_recorded_and_moves_no_run(engine: Engine, rival: Worker) -> None:
+    order = engine.order()
+    run = engine.start(*engine.read(order), [call("pay_keyed", order=order, amount="20.00")], [call("give", value=1)])
+    run = advance_to(engine, run, "pay_keyed")
+    held = take(engine.worker)
+    outcome = held.perform()
+    assert engine.paid(order) == 1
+    # Its run is lost, its attempt is not: their leases are renewed one after the other.
+    sql.execute("UPDATE runs_run SET lease_until = clock_timestamp() - interval '1 second' WHERE id = %s", [run.pk])
+    reap_run(run.pk)
+    sql.execute("UPDATE runs_run SET due_at = lw_clock() WHERE id = %s", [run.pk])
+    other = claim(rival)
+    held.settle(outcome)
+    now = Run.objects.get(pk=run.pk)
+    assert (now.state, now.holder, now.epoch) == (RunState.RUNNING, rival.ident, other.claim.epoch)
+    assert (held.attempt.outcome, held.attempt.late) == (AttemptOutcome.DONE, True)
+    assert Key.objects.get(run=run).closed_how == "late"
+    assert Step.objects.get(pk=held.step).state == StepState.DONE
+    advance.advance(other)
+    assert engine.go(run).state == RunState.SUCCEEDED
+    assert (engine.paid(order), charged(run)) == (1, (1, 0))
+    assert not budgets.mismatches()
+
+
+def advance_to(engine: Engine, run: Run, tool: str) -> Run:
+    """Let a run go on until its next due step is a call of this tool, and let it lie there."""
+    for _ in range(50):
+        hand = claim(engine.worker)
+        step = advance._choose(hand)
+        assert isinstance(step, Step)
+        if step.tool != tool:
+            advance._work(hand, step)
+        advance._let_others(hand)
+        if step.tool == tool:
+            return Run.objects.get(pk=run.pk)
+    raise AssertionError(f"no call of {tool} came")
+
+
+def test_two_workers_claim_one_run_at_once_and_one_gets_it(engine: Engine) -> None:
+    holders = [engine.worker.ident, Worker().ident]
+    for _ in range(10):
+        run = engine.start()
+        gate = threading.Barrier(2)
+        got: list[object] = []
+
+        def race(holder: Any, gate: threading.Barrier = gate, got: list[object] = got) -> None:
+            try:
+                gate.wait(10)
+                with transaction.atomic(durable=True):
+                    got.append(lifecycle.claim(holder, lease_s=60.0))
+            finally:
+                connection.close()
+
+        threads = [threading.Thread(target=race, args=(holder,)) for holder in holders]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [type(each) for each in got].count(Claim) == 1, got
+        run.refresh_from_db()
+        assert run.epoch == 1
+        operations.stop_run(run.pk, reason="the next race", by=engine.person)
+
+
+@pytest.mark.parametrize("scope", ["all", "agent:scripted", "tool:pay_keyed", "run:{run}"])
+def test_a_switch_between_take_and_look_lets_nothing_begin(engine: Engine, scope: str) -> None:
+    run, order = approved_payment(engine)
+    held = take(engine.worker)
+    switch = operations.engage_switch(scope.format(run=run.pk), reason="an audit", by=engine.person)
+    outcome = held.perform()
+    assert outcome.said is Told.NOT_BEGUN
+    held.settle(outcome)
+    assert (held.attempt.outcome, held.attempt.began_at) == (AttemptOutcome.NOT_BEGUN, None)
+    assert Approval.objects.get(run=run).state == ApprovalState.APPROVED
+    assert (charged(run), engine.paid(order)) == ((0, 0), 0)
+    assert Key.objects.get(run=run).state == KeyState.FAILED
+    assert not Lock.objects.exists()
+    operations.release_switch(switch.pk, reason="audited", by=engine.person)
+    engine.hasten(run)
+    advance._let_others(held.hand)
+    assert engine.go_on(run).state == RunState.SUCCEEDED
+    assert (charged(run), engine.paid(order)) == ((1, 0), 1)
+    assert Approval.objects.get(run=run).state == ApprovalState.CONSUMED
+
+
+def test_a_stop_between_take_and_look_leaves_nothing_open(engine: Engine) -> None:
+    run, order = approved_payment(engine)
+    held = take(engine.worker)
+    operations.stop_run(run.pk, reason="enough", by=engine.person)
+    outcome = held.perform()
+    assert outcome.said is Told.NOT_BEGUN
+    held.settle(outcome)
+    run.refresh_from_db()
+    assert (run.state, run.drained_at is not None) == (RunState.STOPPED, True)
+    assert Step.objects.get(pk=held.step).state == StepState.VOID
+    assert Approval.objects.get(run=run).state == ApprovalState.VOID
+    assert Key.objects.get(run=run).state == KeyState.FAILED
+    assert (charged(run), engine.paid(order)) == ((0, 0), 0)
+
+
+@pytest.mark.parametrize("said", [Told.UNKNOWN, Told.FAILED, Told.CREDENTIAL])
+def test_a_failure_that_comes_after_the_stop_is_not_tried_again_and_asks_nobody(engine: Engine, said: Told) -> None:
+    run, _ = approved_payment(engine)
+    held = take(engine.worker)
+    with transaction.atomic(durable=True):
+        assert steps.begin(held.taken.attempt)
+    operations.stop_run(run.pk, reason="enough", by=engine.person)
+    held.settle(Report(attempt=held.taken.attempt, said=said, error="no answer"))
+    assert Step.objects.get(pk=held.step).state == StepState.VOID
+    assert not Approval.objects.filter(run=run, state=ApprovalState.PENDING).exists()
+    # What may have happened is asked about, and never dropped.
+    wait_until(lambda: sweep_once() or Key.objects.get(run=run).state != KeyState.TAKEN, what="the key is looked at")
+    asked = Approval.objects.filter(run=run, kind="verdict", state=ApprovalState.PENDING).exists()
+    assert asked == (said is Told.UNKNOWN)
+
+
+def test_a_late_not_begun_takes_nothing_from_the_attempt_that_followed(engine: Engine, rival: Worker) -> None:
+    run, order = approved_payment(engine)
+    frozen = take(engine.worker)
+    lose(frozen)
+    follower = take(rival)
+    outcome = frozen.perform()
+    assert outcome.said is Told.NOT_BEGUN
+    frozen.settle(outcome)
+    step = Step.objects.get(pk=frozen.step)
+    assert (step.state, step.tries) == (StepState.TAKEN, 2)
+    assert Approval.objects.get(run=run).state == ApprovalState.CONSUMED
+    follower.settle(follower.perform())
+    step.refresh_from_db()
+    assert (step.state, engine.paid(order)) == (StepState.DONE, 1)
+    assert Approval.objects.get(run=run).state == ApprovalState.CONSUMED
+    assert charged(run) == (1, 0)
+    assert not budgets.mismatches()
+
+
+def test_a_late_refusal_does_not_refuse_the_attempt_that_followed(engine: Engine, rival: Worker) -> None:
+    run, order = approved_payment(engine)
+    frozen = take(engine.worker)
+    with transaction.atomic(durable=True):
+        assert steps.begin(frozen.taken.attempt)
+    # Its process is known to be dead, so the next one may follow; what it said last was in the pipe.
+    lose(frozen)
+    bury(frozen)
+    follower = take(rival)
+    frozen.settle(Report(attempt=frozen.taken.attempt, said=Told.REFUSED, error="no such order"))
+    assert Step.objects.get(pk=frozen.step).state == StepState.TAKEN
+    follower.settle(follower.perform())
+    assert Step.objects.get(pk=frozen.step).state == StepState.DONE
+    assert (engine.paid(order), Key.objects.get(run=run).state) == (1, KeyState.DONE)
+
+
+def bury(held: Held) -> None:
+    """Record the death of the tool process of a call, as its parent does. Its row went with the test before this one."""
+    sql.execute(
+        "INSERT INTO runs_process (id, kind, host, boot_id, pid, start_ticks, started_at, seen_at, ended_at)"
+        " VALUES (%s, 'tool', 'here', 'this', %s, 1, clock_timestamp(), clock_timestamp(), clock_timestamp())"
+        " ON CONFLICT (id) DO UPDATE SET ended_at = clock_timestamp()",
+        [held.attempt.performer, held.taken.attempt],
+    )
+
+
+def test_a_late_result_settles_the_step_and_the_attempt_that_followed_changes_nothing(
+    engine: Engine, rival: Worker
+) -> None:
+    run, order = approved_payment(engine)
+    frozen = take(engine.worker)
+    outcome = frozen.perform()
+    lose(frozen)
+    bury(frozen)
+    follower = take(rival)
+    frozen.settle(outcome)
+    assert Step.objects.get(pk=frozen.step).state == StepState.DONE
+    follower.settle(follower.perform())
+    assert [a.outcome for a in Attempt.objects.filter(step=frozen.step).order_by("number")] == ["done", "done"]
+    assert engine.paid(order) == 1
+    assert Approval.objects.get(run=run).state == ApprovalState.CONSUMED
+    assert not budgets.mismatches()
+
+
+def test_a_tool_that_tells_much_keeps_its_lease(engine: Engine, settings: Any) -> None:
+    settings.LEASE_S = 1.0
+    run = engine.start([call("linger", for_s=3.0)])
+    stop = threading.Event()
+
+    def sweep() -> None:
+        while not stop.wait(0.1):
+            sweep_once()
+        connection.close()
+
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    try:
+        engine.go(run)
+    finally:
+        stop.set()
+        sweeper.join()
+    (step,) = engine.steps(run, "linger")
+    assert (step.state, step.tries) == (StepState.DONE, 1)
+    assert Attempt.objects.get(step=step).progress is not None
+
+
+def test_a_tool_process_that_is_frozen_before_it_is_asked_is_killed_and_another_one_pays(
+    engine: Engine, settings: Any
+) -> None:
+    settings.LEASE_S = 1.0
+    run, order = approved_payment(engine)
+    engine.worker.tools.ready()
+    leader = engine.worker.tools._leader
+    assert leader is not None
+    os.kill(leader.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert engine.go_on(run).state == RunState.SUCCEEDED
+    assert time.monotonic() - began < 20
+    first, second = Attempt.objects.filter(step__tool="pay_keyed").order_by("pk")
+    assert (first.outcome, first.began_at, first.exit_signal) == (AttemptOutcome.DEAD, None, 9)
+    assert second.outcome == AttemptOutcome.DONE
+    assert (engine.paid(order), charged(run)) == (1, (1, 0))
+
+
+def test_an_attempt_whose_taking_was_committed_unheard_runs_out_while_its_worker_is_busy(
+    engine: Engine, settings: Any
+) -> None:
+    settings.LEASE_S = 1.0
+    run, order = approved_payment(engine)
+    unheard = take(engine.worker)  # and the answer of the commit was lost
+    busy = engine.start([call("linger", for_s=2.5)])
+    sql.execute("UPDATE runs_run SET priority = 1 WHERE id = %s", [busy.pk])
+    engine.go(busy)
+    (over,) = sql.fetch_row(
+        "SELECT lease_until < clock_timestamp() - interval '1 second' FROM runs_attempt WHERE id = %s",
+        [unheard.taken.attempt],
+    )
+    assert over
+    sql.execute("UPDATE runs_run SET lease_until = clock_timestamp() WHERE id = %s", [run.pk])
+    assert engine.go_on(run).state == RunState.SUCCEEDED
+    assert engine.paid(order) == 1
+
+
+def test_a_verification_whose_run_was_lost_meanwhile_is_made_again(engine: Engine) -> None:
+    run = engine.start(agent="verified")
+    hand = claim(engine.worker)
+    step = advance._choose(hand)
+    assert isinstance(step, Step)
+    advance._work(hand, step)
+    finish = advance._choose(hand)
+    assert isinstance(finish, Step)
+    assert finish.kind == StepKind.FINISH
+    original = hand.tools.perform
+
+    def lose_meanwhile(*args: Any, **more: Any) -> Any:
+        outcome = original(*args, **more)
+        sql.execute("UPDATE runs_run SET lease_until = clock_timestamp() - interval '1 second' WHERE id = %s", [run.pk])
+        reap_run(run.pk)
+        return outcome
+
+    hand.tools.perform = lose_meanwhile  # type: ignore[method-assign]
+    try:
+        advance._work(hand, finish)
+    finally:
+        del hand.tools.perform
+    assert engine.go_on(run, timeout_s=10).state == RunState.SUCCEEDED
+
+
+def test_an_approval_that_runs_out_after_a_look_up_frees_the_order(engine: Engine) -> None:
+    """The call certainly did not happen and its approval is over: its key must not hold the order for ever."""
+    run, order = approved_payment(engine)
+    held = take(engine.worker)
+    with transaction.atomic(durable=True):
+        assert steps.begin(held.taken.attempt)
+    lose(held)
+    bury(held)
+    with transaction.atomic(durable=True):
+        lifecycle.lock(run.pk)
+        steps.lock(held.step)
+        steps.settle_doubt(Key.objects.get(run=run).pk, AttemptOutcome.DISPROVED, why="not found at the receiver")
+        sql.execute("UPDATE runs_approval SET state = 'approved' WHERE run_id = %s", [run.pk])
+    assert Lock.objects.filter(name=f"order.{order}").exists()
+    sql.execute("UPDATE runs_run SET due_at = lw_clock() + interval '1 hour' WHERE id = %s", [run.pk])
+    shift(timedelta(days=1, minutes=1))
+    sql.execute("UPDATE runs_run SET expires_at = NULL WHERE id = %s", [run.pk])
+    sweep_once()
+    assert Step.objects.get(pk=held.step).state == StepState.EXPIRED
+    assert Key.objects.get(run=run).state == KeyState.FAILED
+    assert not Lock.objects.exists()
+
+
+def test_a_call_that_dies_each_time_before_it_acts_becomes_a_card(engine: Engine) -> None:
+    """Looked up, not found, done again, for ever: that would be days of retries."""
+    order = engine.order()
+    engine.shop.add_fault("drop_before", match={"method": "POST", "order": order})
+    run = engine.start(*engine.read(order), [call("pay_checkable", order=order, amount="20.00")])
+    engine.go_on(run, timeout_s=60)
+    assert (run.state, run.waiting_for) == (RunState.WAITING, WaitingFor.FAILURE)
+    step = Step.objects.get(run=run, tool="pay_checkable", kind=StepKind.ACT)
+    assert step.tries == get_agent("scripted").tool("pay_checkable").attempts  # type: ignore[union-attr]
+    engine.shop.clear_faults()
+    operations.decide(engine.card(run, "failure").pk, Said(verdict=Verdict.RETRY), by=engine.person)
+    assert engine.go_on(run).state == RunState.SUCCEEDED
+    assert engine.paid(order) == 1
