@@ -118,7 +118,9 @@ class Answer:
 class Fleet:
     """One `manage.py up` on a scratch folder; after `kill(Part.EVERYTHING)` it is started again on the same data."""
 
-    def __init__(self, folder: Path, *, lease_s: float = 1.0, grace_s: float = 2.0, workers: int = 2, **env: str) -> None:
+    def __init__(
+        self, folder: Path, *, lease_s: float = 1.0, grace_s: float = 2.0, workers: int = 2, **env: str
+    ) -> None:
         self.folder = folder
         self.data = folder / "data"
         self.lease_s = lease_s
@@ -137,7 +139,11 @@ class Fleet:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._tokens: dict[str, str] = {}
         self.kills: dict[Part, int] = {}
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
 
     # Its life
 
@@ -169,8 +175,6 @@ class Fleet:
         self._forget_connection()
         if self._up is not None:
             self._kill_all()
-            assert self._up.stdout is not None
-            self._up.stdout.close()
 
     def stop(self) -> int:
         """Stop it in order, as ctrl-C does; its exit status."""
@@ -247,6 +251,8 @@ class Fleet:
 
         wait_until(gone, what="nothing of the fleet is left", timeout_s=30)
         self._up.wait()
+        assert self._up.stdout is not None
+        self._up.stdout.close()
 
     def _below_up(self) -> Iterator[ProcessStat]:
         assert self._up is not None
@@ -302,7 +308,9 @@ class Fleet:
 
     # Its surface
 
-    def api(self, method: str, path: str, body: object = None, *, role: str = "approver", key: str = "") -> Answer | None:
+    def api(
+        self, method: str, path: str, body: object = None, *, role: str = "approver", key: str = ""
+    ) -> Answer | None:
         """One request to the HTTP API; None when nobody answered, and so nobody knows whether it was done."""
         request = urllib.request.Request(  # noqa: S310 - our own server
             f"{self.url}/api/v1{path}",
@@ -354,7 +362,7 @@ class Fleet:
         (model,) = self.find(Part.MODEL)
         port = _command(model.pid).partition("--port=")[2].split()[0]
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=data, method=method)  # noqa: S310
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=data, method=method)
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
             return json.load(answer)
 
@@ -370,7 +378,9 @@ class Fleet:
 
     def _token(self, role: str) -> str:
         if role not in self._tokens:
-            self._tokens[role] = json.loads(self.manage("createtoken", f"fleet {role}", "--role", role, "--json"))["token"]
+            self._tokens[role] = json.loads(self.manage("createtoken", f"fleet {role}", "--role", role, "--json"))[
+                "token"
+            ]
         return self._tokens[role]
 
 
