@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from django.conf import settings
@@ -44,13 +44,30 @@ class Prepared:
     sign_in_token: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """An installation that runs on a data folder, as it said so itself."""
+
+    pid: int
+    url: str
+    database_url: str
+    shop_url: str | None
+    rehearsal: bool
+
+
 @dataclass(kw_only=True)
 class Launch:
-    """One installation on this machine, in the foreground. `prepare`, then `start`, `wait_ready`, `run`; then `stop`."""
+    """One installation on this machine, in the foreground. `prepare`, then `start`, `wait_ready`, `run`; then `stop`.
+
+    `rehearsal`: a local model plays the agents, also where a key for a real one is set; `pace_s` is how long it takes
+    for a reply.
+    """
 
     port: int
     data_dir: Path
     workers: int
+    rehearsal: bool = settings.ANTHROPIC_API_KEY is None
+    pace_s: float = 0.0
     _server: EmbeddedServer | None = None
     _database_url: str = ""
     _listener: socket.socket | None = None
@@ -97,15 +114,7 @@ class Launch:
             self._server = embedded_server(self.data_dir).acquire(keep=True)
             url = self._server.url
         self._database_url = url
-        done = subprocess.run(
-            [sys.executable, str(MANAGE), "prepare", "--json"],
-            env=self._make_environment("prepare"),
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = self._run_command("prepare", "--json")
         if done.returncode != 0 and not self.stop_requested:
             raise CannotLaunch(done.stderr.strip() or f"The preparation ended with status {done.returncode}.")
         return Prepared(**json.loads(done.stdout or "{}"))
@@ -130,8 +139,9 @@ class Launch:
             port = self._choose_port("shop")
             data = self.data_dir / "shop"
             self._add("shop", [python, "-m", "runs.examples.shop", f"--port={port}", f"--data={data}"])
-        if settings.ANTHROPIC_API_KEY is None:
-            self._add("model", [python, "-m", "runs.examples.model", f"--port={self._choose_port('model')}"])
+        if self.rehearsal:
+            port = self._choose_port("model")
+            self._add("model", [python, "-m", "runs.examples.model", f"--port={port}", f"--pace={self.pace_s:g}"])
         listener = self._listener.fileno()
         self._add("web", [python, "-m", "console.serve", str(listener)], pass_fds=[listener, self._alive[1]])
         cluster = [python, str(MANAGE), "cluster", f"--workers={self.workers}"]
@@ -139,6 +149,7 @@ class Launch:
         self._add("cluster", cluster, grace_s=settings.GRACE_S + 6, on_parent_death=signal.SIGTERM)
         # It lets the replies in flight finish within the grace time, and then books what it cuts.
         self._add("gateway", [python, str(MANAGE), "modelgateway"], grace_s=settings.GRACE_S + 4)
+        self._say_that_it_runs()
 
     def wait_ready(self) -> bool:
         """Wait until the web server says that all is there; False when a stop was asked for meanwhile.
@@ -149,7 +160,7 @@ class Launch:
         until = time.monotonic() + READY_WITHIN_S
         missing = "it does not answer"
         while not self.stop_requested:
-            self._step(0.1)
+            self.step(0.1)
             missing = self._find_missing()
             if not missing:
                 return True
@@ -157,13 +168,27 @@ class Launch:
                 raise CannotLaunch(f"Not ready after {READY_WITHIN_S:g} s: {missing}. The logs are in {self.log_dir}.")
         return False
 
+    def start_demo(self) -> None:
+        """Start the example runs, where there are none yet and the shop is our own.
+
+        Raises:
+            CannotLaunch: they could not be started.
+        """
+        if "shop" not in self._ports:
+            return
+        done = self._run_command("startdemo")
+        if done.returncode != 0 and not self.stop_requested:
+            raise CannotLaunch(done.stderr.strip() or f"The example runs did not start (status {done.returncode}).")
+
     def run(self) -> None:
         """Keep everything running until a stop is asked for."""
         while not self.stop_requested:
-            self._step(STEP_S)
+            self.step(STEP_S)
 
     def stop(self) -> None:
         """Stop all in order, the database last."""
+        if self._hold is not None:
+            _running_file(self.data_dir).unlink(missing_ok=True)
         for names in STOP_ORDER:
             self._supervisor.stop(*names)
         self._supervisor.bury_rest(timeout_s=2.0)
@@ -175,7 +200,20 @@ class Launch:
         if self._listener is not None:
             self._listener.close()
 
-    def _step(self, timeout_s: float) -> None:
+    def _run_command(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run one of our commands to its end, in the environment that everything here runs in."""
+        return subprocess.run(
+            [sys.executable, str(MANAGE), name, *arguments],
+            env=self._make_environment(name),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def step(self, timeout_s: float) -> None:
+        """Look after the processes and the database for `timeout_s`: what ended is started again."""
         self._supervisor.step(timeout_s)
         if self._server is not None and not self.stop_requested:
             try:
@@ -205,20 +243,44 @@ class Launch:
             )
         )
 
+    def _say_that_it_runs(self) -> None:
+        running = Running(
+            pid=os.getpid(),
+            url=self.url,
+            database_url=self._database_url,
+            shop_url=self.shop_url,
+            rehearsal=self.rehearsal,
+        )
+        path = _running_file(self.data_dir)
+        # Not there at all, or whole: and, since an address may hold a password, for its owner only.
+        with os.fdopen(
+            os.open(made := path.with_suffix(".new"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
+        ) as file:
+            json.dump(asdict(running), file)
+        made.replace(path)
+
     def _make_environment(self, name: str) -> Mapping[str, str]:
         """Return the environment of one process: what this one was given, and what it found out."""
         made = {
             "DATABASE_URL": self._database_url,
             "LONGWATCH_DATA": str(self.data_dir),
             "LONGWATCH_URL": self.url,
-            "LONGWATCH_ENVIRONMENT": settings.ENVIRONMENT,
+            "LONGWATCH_ENVIRONMENT": "rehearsal" if self._against_a_key else settings.ENVIRONMENT,
             "LONGWATCH_PROCESS": "modelgateway" if name == "gateway" else name,
         }
         if self.shop_url:
             made["LONGWATCH_SHOP_URL"] = self.shop_url
         if name == "gateway" and "model" in self._ports:
             made |= {"ANTHROPIC_BASE_URL": self._local_url("model"), "ANTHROPIC_API_KEY": "rehearsal"}
-        return {**process_environment.variables, **made}
+        given = process_environment.variables
+        if self._against_a_key:
+            given = {name: value for name, value in given.items() if not name.startswith("ANTHROPIC_")}
+        return {**given, **made}
+
+    @property
+    def _against_a_key(self) -> bool:
+        """A rehearsal although there is a key: no process may find it."""
+        return self.rehearsal and settings.ANTHROPIC_API_KEY is not None
 
     def _choose_port(self, name: str) -> int:
         """Choose a port that stays the same when the process is started again: others were told of it."""
@@ -241,6 +303,23 @@ class Launch:
             return str(error) or type(error).__name__
         finally:
             connection.close()
+
+
+def find_running(data_dir: Path) -> Running | None:
+    """The installation that runs on a data folder now; None also when it has not started everything yet."""
+    try:
+        with (data_dir / "up.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with suppress(OSError, ValueError, TypeError):
+            return Running(**json.loads(_running_file(data_dir).read_text()))
+    except OSError:
+        return None
+    return None
+
+
+def _running_file(data_dir: Path) -> Path:
+    return data_dir / "up.json"
 
 
 def _hold_folder(data_dir: Path) -> int:

@@ -1,6 +1,7 @@
 """What the commands share: who acts, how a refusal is said, and text that a terminal cannot be tricked by."""
 
 import json
+import os
 import re
 import sys
 from datetime import datetime
@@ -38,7 +39,7 @@ class OperatorCommand(BaseCommand):
 
     def handle(self, *args: Any, acting: str | None, as_json: bool, **options: Any) -> None:
         try:
-            self.act(_find_user(acting), as_json=as_json, **options)
+            self.act(find_user(acting), as_json=as_json, **options)
         except LongwatchError as error:
             raise CommandError(one_line(str(error))) from None
         except ProgrammingError:
@@ -58,6 +59,10 @@ class OperatorCommand(BaseCommand):
                 raise
             print(one_line(str(error)), file=sys.stderr)
             sys.exit(error.returncode)
+        except BrokenPipeError:
+            # Whoever read it has read enough. Nothing may be flushed into it at the end either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
         except OperationalError as error:
             raise OperationalError(one_line(str(error))) from None
 
@@ -129,7 +134,7 @@ def one_line(text: str) -> str:
     return plain(" ".join(text.split()))
 
 
-def _find_user(name: str | None) -> User:
+def find_user(name: str | None) -> User:
     if name is None:
         user, _ = User.objects.get_or_create(
             username=SYSTEM_USER, defaults={"is_superuser": True, "password": make_password(None)}
