@@ -12,6 +12,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from console.launch import CannotLaunch, Launch, Prepared
 
+DEMO_PACE_S = 1.5  # slow enough to watch the example runs think
+
 
 class Command(BaseCommand):
     help = "Start everything on this machine and keep it running until ctrl-C."
@@ -25,21 +27,35 @@ class Command(BaseCommand):
         parser.add_argument("--prepare-only", action="store_true", help="make everything ready and start nothing")
         parser.add_argument("--json", action="store_true", dest="as_json", help="print one line of JSON when ready")
 
-    def handle(self, *, port: int, data: Path, workers: int, prepare_only: bool, as_json: bool, **options: Any) -> None:
+    def handle(
+        self,
+        *,
+        port: int,
+        data: Path,
+        workers: int,
+        no_demo: bool,
+        prepare_only: bool,
+        as_json: bool,
+        **options: Any,
+    ) -> None:
         if not 1 <= workers <= 64:
             raise CommandError("--workers must be from 1 to 64.", returncode=2)
         if not 0 <= port <= 65535:
             raise CommandError("--port must be from 0 to 65535.", returncode=2)
         # Its processes write to logs of their own; here is said only what went wrong.
         logging.getLogger().setLevel(logging.WARNING)
-        launch = Launch(port=port, data_dir=data.expanduser().absolute(), workers=workers)
+        pace_s = 0.0 if no_demo else DEMO_PACE_S
+        launch = Launch(port=port, data_dir=data.expanduser().absolute(), workers=workers, pace_s=pace_s)
         try:
             if not prepare_only:
                 launch.take_port()
             prepared = launch.prepare()
             if not prepare_only:
                 launch.start()
-            if prepare_only or launch.wait_ready():
+            ready = not prepare_only and launch.wait_ready()
+            if ready and not no_demo:
+                launch.start_demo()
+            if prepare_only or ready:
                 self.stdout.write(_write_json(launch, prepared) if as_json else _write_text(launch, prepared))
                 self.stdout.flush()
             if not prepare_only:
