@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from runs import budgets, operations
+from runs.engine.sweep import sweep_once
 from runs.models import Run, Step
 from runs.states import AttemptOutcome, RunState, StepState
 from tests.gateway_tools import START_S, Desk, desk, model_process, model_server, told
@@ -119,6 +120,19 @@ def test_a_stop_between_the_take_and_the_last_look_sends_nothing(desk: Desk) -> 
     assert desk.budget(run).usd_spent == desk.budget(run).usd_reserved == 0
     run.refresh_from_db()
     assert run.drained_at is not None
+
+
+def test_a_gateway_that_was_frozen_after_its_last_look_sends_nothing_when_it_wakes_too_late(desk: Desk) -> None:
+    process = desk.gateway_process(LONGWATCH_FAIL_POINT=desk.fail_point("think.looked", "stop"))
+    run = desk.start()
+    wait_until(lambda: desk.is_frozen(process), what="frozen after the look", timeout_s=START_S)
+    stop(desk, run)
+    wait_until(lambda: sweep_once() >= 0 and desk.attempts(run)[0].outcome == AttemptOutcome.LOST, what="lease over")
+    desk.thaw(process)
+    process.terminate()
+    assert process.wait(START_S) == 0
+    assert desk.sent() == []
+    assert desk.ledger(run, "settle")[0].estimated
 
 
 def test_terminating_the_gateway_lets_a_short_reply_finish_and_takes_nothing_more(desk: Desk) -> None:

@@ -115,6 +115,7 @@ def settle(attempt_id: int, reply: Reply) -> None:
     taken its place.
     """
     with transaction.atomic(durable=True):
+        switches.lock_shared()
         run, step, attempt = _lock(attempt_id)
         if attempt.outcome != AttemptOutcome.OPEN and attempt.outcome not in MAY_HAVE_ACTED:
             return

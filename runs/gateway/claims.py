@@ -36,7 +36,11 @@ PRICE_AGAIN_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """A call that was taken: its attempt is open and its worst case reserved. timeout_s: for the whole call."""
+    """A call that was taken: its attempt is open and its worst case reserved. timeout_s: for the whole call.
+
+    begin_until: seconds of this machine's boot-time clock, counted from before the take was sent. A process that was
+    stopped in between finds it passed, and sends nothing.
+    """
 
     attempt: int
     run: int
@@ -47,6 +51,7 @@ class Taken:
     priced_at: datetime
     reserved: Amounts
     timeout_s: float
+    begin_until: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +79,12 @@ def take_call(
         CannotTake: something of ours broke; its cause says what.
     """
     number: int | None = None
+    begin_until = clock.boottime() + settings.LEASE_S
     try:
         with transaction.atomic(durable=True):
             switches.lock_shared()
             number = _find_due(avoid)
-            return None if number is None else _take(number, gateway, credential)
+            return None if number is None else _take(number, gateway, credential, begin_until)
     except _Short as short:
         return _park_for_budget(short)
     except OUTAGES as error:
@@ -168,7 +174,7 @@ def _open_think(run: Run) -> Step | None:
     return None if found is None else steps.lock(found)
 
 
-def _take(number: int, gateway: uuid.UUID, credential: Credential | None) -> Taken | Parked:
+def _take(number: int, gateway: uuid.UUID, credential: Credential | None, begin_until: float) -> Taken | Parked:
     # The row is locked; what is decided about it is read now, in statements of their own.
     run = lifecycle.lock(number)
     step = _open_think(run)
@@ -194,10 +200,12 @@ def _take(number: int, gateway: uuid.UUID, credential: Credential | None) -> Tak
         note = "there is no credential for the model provider. Set ANTHROPIC_API_KEY and start the gateway again."
         think.ask_person(run, step, ApprovalKind.CREDENTIAL, title="No credential for the model provider", why=note)
         return _parked(run)
-    return _take_step(run, step, agent, gateway, credential)
+    return _take_step(run, step, agent, gateway, credential, begin_until)
 
 
-def _take_step(run: Run, step: Step, agent: Agent, gateway: uuid.UUID, credential: Credential) -> Taken | Parked:
+def _take_step(
+    run: Run, step: Step, agent: Agent, gateway: uuid.UUID, credential: Credential, begin_until: float
+) -> Taken | Parked:
     request = briefing.request(agent, briefing.build(run.pk))
     bounds = Bounds(
         prompt=provider.measure(request) + UNSEEN_TOKENS,
@@ -238,6 +246,7 @@ def _take_step(run: Run, step: Step, agent: Agent, gateway: uuid.UUID, credentia
         priced_at=priced_at,
         reserved=worst,
         timeout_s=timeout_s,
+        begin_until=begin_until,
     )
 
 

@@ -20,7 +20,7 @@ from django.conf import settings
 from django.db import connection
 from django.utils.module_loading import import_string
 
-from runs import notify, processes
+from runs import clock, notify, processes
 from runs.engine.failpoints import reach
 from runs.gateway import claims, outcomes
 from runs.gateway.claims import CannotTake, Look, Parked, Taken
@@ -195,12 +195,13 @@ class Gateway:
             begun = not call.why_cut and await self._work.run(lambda: claims.begin(taken.attempt))
         except Outage:
             begun = False  # and nobody knows whether it was marked as begun: it is not sent
-        # Between this look and the first byte nothing is waited for but the connection.
-        if not begun or call.why_cut:
+        looked_at = time.monotonic()
+        if begun:
+            reach("think.looked")
+        # Between here and the first byte nothing is waited for but the connection.
+        if not begun or call.why_cut or clock.boottime() >= taken.begin_until:
             await self._surely(lambda: outcomes.close_unsent(taken.attempt, call.why_cut))
             return
-        reach("think.looked")
-        looked_at = time.monotonic()
         try:
             answer = await self._read(call)
         except NoReply as failure:
