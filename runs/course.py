@@ -110,17 +110,23 @@ def void_dependents(run: Run, names: Iterable[str], *, old: Json, new: Json) -> 
         if step.state == StepState.IN_DOUBT or Key.objects.filter(step=step, state__in=KEY_OPEN).exists():
             continue
         step = steps.lock(step.pk)
-        why = f"{', '.join(sorted(changed & set(step.rests_on)))} changed"
-        approvals.void_all(run.pk, step=step.pk, why=why)
-        steps.close(
-            step,
-            StepState.VOID,
-            error=why,
-            result={"changed": list[Json](sorted(changed)), "old": old, "new": new},
-            why=why,
-        )
+        void_changed(run, step, changed, old=old, new=new)
         dropped.append(step)
     return dropped
+
+
+def void_changed(run: Run, step: Step, names: Iterable[str], *, old: Json, new: Json) -> None:
+    """Drop a locked step, and its cards, because of what it rests on; the agent reads what changed."""
+    changed = set(names)
+    why = f"{', '.join(sorted(changed & set(step.rests_on) or changed))} changed"
+    approvals.void_all(run.pk, step=step.pk, why=why)
+    steps.close(
+        step,
+        StepState.VOID,
+        error=why,
+        result={"changed": list[Json](sorted(changed)), "old": old, "new": new},
+        why=why,
+    )
 
 
 def wake_waiting(waiting_for: WaitingFor, on: str) -> list[int]:

@@ -149,6 +149,30 @@ def check_same(fact: Fact, *, began_at: datetime, step: int) -> None:
     _add_check(fact, CheckOutcome.SAME, step, "")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """A fact with the value that a try rested on, and the one that it has now."""
+
+    name: str
+    old: Json
+    new: Json
+
+
+def changed_since_tried(step: int) -> Changed | None:
+    """The first fact that has another version now than when a step was tried before; its facts are locked."""
+    row = sql.fetch_one(
+        "SELECT f.name, v.value, f.value FROM runs_attempt a JOIN runs_factuse u ON u.attempt_id = a.id"
+        " JOIN runs_fact f ON f.id = u.fact_id"
+        " LEFT JOIN runs_factversion v ON v.fact_id = f.id AND v.version = u.version"
+        " WHERE a.step_id = %s AND f.version <> u.version ORDER BY f.name, a.id LIMIT 1",
+        [step],
+    )
+    if row is None:
+        return None
+    name, old, new = row
+    return Changed(name=name, old=json.loads(old) if old else None, new=json.loads(new) if new else None)
+
+
 def check_changed(fact: Fact, value: Json, *, began_at: datetime, step: int) -> Fact:
     """Its source says otherwise: a new version, the old one kept."""
     require_transaction()

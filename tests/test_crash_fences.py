@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from runs import budgets, lifecycle, operations, sql, steps
+from runs import budgets, clock, facts, lifecycle, operations, sql, steps
 from runs.agents import get_agent
 from runs.approvals import Said
-from runs.clock import shift
 from runs.engine import act, advance
 from runs.engine.hand import Hand
 from runs.engine.settle import settle_call
@@ -24,7 +23,7 @@ from runs.engine.toolwire import Report
 from runs.engine.toolwire import Said as Told
 from runs.engine.worker import Worker
 from runs.lifecycle import Claim
-from runs.models import Approval, Attempt, Key, Lock, Run, Step
+from runs.models import Approval, Attempt, Fact, Key, Lock, Run, Step
 from runs.states import (
     ApprovalState,
     AttemptOutcome,
@@ -35,7 +34,7 @@ from runs.states import (
     Verdict,
     WaitingFor,
 )
-from tests.engine_tools import Engine, call, engine, shop_process, workers
+from tests.engine_tools import Engine, call, dig, engine, shop_process, workers
 from tests.waiting import wait_until
 
 __all__ = ["engine", "shop_process", "workers"]
@@ -225,6 +224,37 @@ def test_a_stop_between_take_and_look_leaves_nothing_open(engine: Engine) -> Non
     assert (charged(run), engine.paid(order)) == ((0, 0), 0)
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_fact_that_changes_after_the_take_lets_the_agent_think_again(engine: Engine, begun: bool) -> None:
+    """Not begun, or begun and found to have done nothing: the redo must not pay by a value that nobody has seen."""
+    order = engine.order()
+    run = engine.start(*engine.read(order), [call("pay_checkable", order=order, amount="20.00")])
+    advance_to(engine, run, "pay_checkable")
+    held = take(engine.worker)
+    if begun:
+        with transaction.atomic(durable=True):
+            assert steps.begin(held.taken.attempt)
+    engine.shop.change_order(order, paid="30.00")
+    with transaction.atomic(durable=True):
+        lifecycle.lock(run.pk)
+        fact = Fact.objects.get(run=run)
+        facts.check_changed(fact, engine.shop.read_order(order), began_at=clock.now(), step=held.step)
+    if begun:
+        held.settle(Report(attempt=held.taken.attempt, said=Told.UNKNOWN, error="no answer"))
+    else:
+        outcome = held.perform()
+        assert outcome.said is Told.NOT_BEGUN
+        held.settle(outcome)
+    advance._let_others(held.hand)
+    engine.go_on(run)
+    step = Step.objects.get(pk=held.step)
+    assert (step.state, step.error) == (StepState.VOID, f"order.{order} changed")
+    assert (dig(step.result, "old", "paid"), dig(step.result, "new", "paid")) == ("50.00", "30.00")
+    assert engine.paid(order) == 0
+    assert Key.objects.get(run=run).state == KeyState.FAILED
+    assert not Lock.objects.exists()
+
+
 @pytest.mark.parametrize("said", [Told.UNKNOWN, Told.FAILED, Told.CREDENTIAL])
 def test_a_failure_that_comes_after_the_stop_is_not_tried_again_and_asks_nobody(engine: Engine, said: Told) -> None:
     run, _ = approved_payment(engine)
@@ -403,7 +433,7 @@ def test_an_approval_that_runs_out_after_a_look_up_frees_the_order(engine: Engin
         sql.execute("UPDATE runs_approval SET state = 'approved' WHERE run_id = %s", [run.pk])
     assert Lock.objects.filter(name=f"order.{order}").exists()
     sql.execute("UPDATE runs_run SET due_at = lw_clock() + interval '1 hour' WHERE id = %s", [run.pk])
-    shift(timedelta(days=1, minutes=1))
+    clock.shift(timedelta(days=1, minutes=1))
     sql.execute("UPDATE runs_run SET expires_at = NULL WHERE id = %s", [run.pk])
     sweep_once()
     assert Step.objects.get(pk=held.step).state == StepState.EXPIRED

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.db import transaction
 
-from runs import approvals, budgets, clock, facts, keys, lifecycle, locks, sql, steps, switches
+from runs import approvals, budgets, clock, course, facts, keys, lifecycle, locks, sql, steps, switches
 from runs.agents import Agent, BadArguments, Effect, Tool, get_agent
 from runs.engine import builtin, doubt, failpoints, freshen
 from runs.engine.hand import Hand, later
@@ -84,7 +84,7 @@ def _take(hand: Hand, step_id: int) -> Taken | None:
         elif doubt.resolve(run, step, tool, key) is None:
             return None
         judged = _rests_on(run, step, tool)
-        if judged is None:
+        if judged is None or _has_changed(run, step, key):
             return None
         approval = _gate(run, step, tool, key, judged)
         if isinstance(approval, _NotNow):
@@ -206,6 +206,23 @@ def _rests_on(run: Run, step: Step, tool: Tool) -> dict[str, Judged] | None:
         freshen.freshen(run, step, stale)
         return None
     return judged
+
+
+def _has_changed(run: Run, step: Step, key: Key | None) -> bool:
+    """Whether a try before this one rested on another value; then the agent thinks again.
+
+    While the step was taken, nobody could drop it for that. A call that may have acted is past this: it is done again
+    because it is harmless, or because `doubt.resolve` found its facts unchanged.
+    """
+    if step.tries == 0 or (key is not None and steps.judge_past(key=key.pk).may_have_acted):
+        return False
+    changed = facts.changed_since_tried(step.pk)
+    if changed is None:
+        return False
+    doubt.give_back_approval(run, step)
+    course.void_changed(run, step, [changed.name], old=changed.old, new=changed.new)
+    course.close_if_nothing_happened(key)
+    return True
 
 
 class _NotNow:
