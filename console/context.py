@@ -17,7 +17,7 @@ def name_environment(request: HttpRequest) -> dict[str, object]:
     theme = request.COOKIES.get("theme", "")
     return {
         "environment": settings.ENVIRONMENT,
-        "rehearsal": not settings.ANTHROPIC_API_KEY,
+        "rehearsal": settings.ENVIRONMENT == "rehearsal" or not settings.ANTHROPIC_API_KEY,
         "theme": theme if theme in THEMES else "",
     }
 

@@ -143,19 +143,15 @@ class _Scale:
         limit = 100.0 if ended else self.right - LABEL_ROOM
         for piece in self._pieces:
             if piece.cut:
-                middle = piece.x + piece.width / 2
-                labels.append(
-                    Label(
-                        css="between", x=f"{middle:.2f}%", text=write_duration(piece.end - piece.start), anchor="middle"
-                    )
-                )
+                middle, text = piece.x + piece.width / 2, write_duration(piece.end - piece.start)
+                labels.append(Label(css="between", x=f"{middle:.2f}%", text=text, anchor="middle"))
                 free = max(free, middle + LABEL_ROOM / 2)
             elif piece.width > 2 and piece.x >= free and piece.x < limit:
                 at = self._zero + timedelta(seconds=piece.start)
                 labels.append(Label(css="", x=f"{piece.x:.2f}%", text=write_moment(at, now)))
                 free = piece.x + LABEL_ROOM
         if not ended:
-            labels.append(Label(css="now-label", x=f"{self.right:.2f}%", text="now", anchor="end"))
+            labels.append(Label(css="now-label", x=f"{self.right + 0.7:.2f}%", text="now"))
         return labels
 
 

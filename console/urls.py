@@ -5,11 +5,14 @@ from django.urls import URLPattern, URLResolver, path
 
 from console.api.app import read_urls
 from console.live.stream import live
-from console.views import approvals, frame, home, run, runs, sign_in
+from console.views import approvals, frame, home, run, runs, sign_in, start
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", home.show_home, name="home"),
+    path("panels/home", home.show_panel, name="home-panel"),
+    path("welcome", home.dismiss_welcome, name="dismiss-welcome"),
     path("runs", runs.show_runs, name="runs"),
+    path("runs/new", start.start, name="start"),
     path("runs/panels/rows", runs.show_rows, name="run-rows"),
     path("runs/<int:number>", run.show_run, name="run"),
     path("runs/<int:number>/panels/head", run.show_head_panel, name="run-head"),
