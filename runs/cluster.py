@@ -124,6 +124,10 @@ class RunBroker(Broker):  # type: ignore[misc]
     def get_cache() -> None:
         return None
 
+    def close(self) -> None:
+        if self._due is not None:
+            self._due.close()
+
 
 class DueWatch:
     """Waits for due runs on a connection of its own: LISTEN, and a slow poll for what was not notified.
@@ -218,10 +222,13 @@ class DueWatch:
         if self._reachable:
             log.warning("The database cannot be asked for due runs: %s", str(error).strip() or type(error).__name__)
         self._reachable = False
+        self.close()
+        self._sleep(OUTAGE_PAUSE_S)
+
+    def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._sleep(OUTAGE_PAUSE_S)
 
 
 class PacketQueue:

@@ -37,7 +37,7 @@ STEADY_AFTER_S = 5.0
 _LAUNCH = (
     "import ctypes,os,sys\n"
     "ctypes.CDLL(None).prctl(1,int(sys.argv[1]),0,0,0)\n"
-    "if sys.argv[1]!='0' and os.getppid()!=int(sys.argv[2]): os._exit(0)\n"
+    "if sys.argv[1]!='0' and os.getppid()!=int(sys.argv[2]): os.kill(os.getpid(),int(sys.argv[1]))\n"
     "try: os.execvp(sys.argv[3],sys.argv[3:])\n"
     "except OSError as e: sys.exit(f'{sys.argv[3]}: {e.strerror}')\n"
 )

@@ -9,6 +9,7 @@ adopted, buried with its group and recorded: that record is what confirms a deat
 import logging
 import os
 import queue
+import socket
 import sys
 import threading
 import time
@@ -39,7 +40,7 @@ FLUSH_S = 3.0
 DUE = "SELECT EXISTS (SELECT FROM runs_run WHERE state IN ('queued', 'waiting') AND due_at <= lw_now())"
 HOLDERS = """
 SELECT p.pid, p.start_ticks FROM runs_run r JOIN runs_process p ON p.id = r.holder
-WHERE r.state = 'running' AND r.lease_until > clock_timestamp() AND p.boot_id = %s
+WHERE r.state = 'running' AND r.lease_until > clock_timestamp() AND p.host = %s AND p.boot_id = %s
 """
 
 
@@ -271,7 +272,7 @@ class ClusterWatch:
         if not busy:
             return
         with connection.cursor() as cursor:
-            cursor.execute(HOLDERS, [processes.boot_id()])
+            cursor.execute(HOLDERS, [socket.gethostname(), processes.boot_id()])
             holders = set(cursor.fetchall())
         self._idle_hands = {who: known.get(who, now_ns) for who in busy if who not in holders}
 

@@ -6,6 +6,7 @@ finished run is a line in the file of its label `log`, which is the receiver tha
 
 import json
 import os
+import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -38,13 +39,14 @@ WHERE state = 'running' AND lease_until < clock_timestamp()
 """
 
 _tools: list[Leader] = []
+_idents: dict[int, uuid.UUID] = {}
 
 
 def work(*, draining: Callable[[], bool]) -> int:
     until = time.monotonic() + 1.0
     advanced = 0
     while time.monotonic() < until and not draining():
-        row = _execute(CLAIM, [uuid.uuid4(), LEASE_S])
+        row = _execute(CLAIM, [_register(), LEASE_S])
         if row is None:
             break
         run, epoch = int(str(row[0])), int(str(row[1]))
@@ -59,9 +61,15 @@ def work(*, draining: Callable[[], bool]) -> int:
     return advanced
 
 
+def _register() -> uuid.UUID:
+    if os.getpid() not in _idents:
+        _idents[os.getpid()] = processes.register(ProcessKind.WORKER)
+    return _idents[os.getpid()]
+
+
 def sweep() -> None:
     _execute(SWEEP, [])
-    connection.cursor().execute("NOTIFY longwatch_due")
+    _execute("NOTIFY longwatch_due", [])
 
 
 def _take_time(run: int, epoch: int, seconds: float, draining: Callable[[], bool]) -> None:
@@ -78,8 +86,8 @@ def _start_tool() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO runs_process (id, kind, host, boot_id, pid, start_ticks, started_at, seen_at)"
-            " VALUES (%s, %s, '', %s, %s, %s, clock_timestamp(), clock_timestamp())",
-            [uuid.uuid4(), ProcessKind.TOOL, processes.boot_id(), tool.pid, tool.start_ticks],
+            " VALUES (%s, %s, %s, %s, %s, %s, clock_timestamp(), clock_timestamp())",
+            [uuid.uuid4(), ProcessKind.TOOL, socket.gethostname(), processes.boot_id(), tool.pid, tool.start_ticks],
         )
 
 

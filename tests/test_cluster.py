@@ -12,7 +12,7 @@ from django.db import connection
 
 from runs.board import Activity, Role
 from runs.models import Process, Run
-from runs.supervise import read_processes
+from runs.supervise import read_processes, read_stat
 from tests.cluster_host import ClusterHost
 from tests.cluster_work import add_run, count_done
 from tests.waiting import wait_until
@@ -202,10 +202,12 @@ def test_the_end_of_a_killed_workers_tool_process_is_recorded_when_its_group_is_
     host: ClusterHost, log: Path
 ) -> None:
     run = add_run(log, seconds=1.5, tool=1)
-    tool = wait_until(Process.objects.filter(kind="tool").first, what="a tool process")
-    assert tool is not None
+    wait_until(Process.objects.filter(kind="tool").exists, what="a tool process")
+    tool = Process.objects.get(kind="tool")
     wait_until(lambda: len(group_of(tool.pid)) == 2, what="a group of two")
-    kill_busy_worker(host)
+    stat = read_stat(tool.pid)
+    assert stat is not None
+    os.kill(stat.parent, signal.SIGKILL)
     wait_until(Process.objects.filter(pk=tool.pk, ended_at__isnull=False).exists, what="the record of its end")
     assert not group_of(tool.pid)
     tool.refresh_from_db()
