@@ -286,7 +286,7 @@ def test_a_run_says_what_it_waits_for_until_when_and_what_then(operator: User) -
             "waiting_for": "approval",
             "on": "an approver",
             "note": "amount 420.00 is above 200",
-            "until": None,
+            "until": queries.as_json(asking.card.expires_at),
             "and_then": "it is expired",
             "approval": asking.card.pk,
         }

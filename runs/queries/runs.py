@@ -263,9 +263,8 @@ def _say_why(run: Run, waits: list[Wait], in_flight: list[InFlight], held: list[
 
 
 def _read_waits(run: int) -> list[Wait]:
-    cards = dict(
-        Approval.objects.filter(run=run, state=ApprovalState.PENDING, step__isnull=False).values_list("step", "pk")
-    )
+    pending = Approval.objects.filter(run=run, state=ApprovalState.PENDING, step__isnull=False)
+    cards = {card.step_id: card for card in pending.only("step", "expires_at", "on_expiry", "kind")}
     steps = Step.objects.filter(run=run, state__in=[StepState.WAITING, StepState.IN_DOUBT]).order_by("number")
     columns = steps.values_list(
         "pk", "number", "tool", "waiting_for", "waiting_on", "wait_note", "wake_at", "and_then", named=True
@@ -277,12 +276,34 @@ def _read_waits(run: int) -> list[Wait]:
             waiting_for=step.waiting_for,
             on=step.waiting_on,
             note=step.wait_note,
-            until=step.wake_at,
-            and_then=step.and_then,
-            approval=cards.get(step.pk),
+            until=step.wake_at or (cards[step.pk].expires_at if step.pk in cards else None),
+            and_then=step.and_then or say_what_then(step.waiting_for, cards.get(step.pk)),
+            approval=cards[step.pk].pk if step.pk in cards else None,
         )
         for step in columns
     ]
+
+
+def say_what_then(waiting_for: str, card: Approval | None) -> str:
+    """What happens at the end of a wait, where the step itself does not say it."""
+    if card is None:
+        return _AND_THEN.get(waiting_for, "")
+    if card.expires_at is None:
+        return "nothing: it waits until someone decides"
+    if card.on_expiry == "hold":
+        return "it is asked again"
+    return "the call is not made, and the agent is told that nobody decided"
+
+
+_AND_THEN: dict[str, str] = {
+    WaitingFor.TIMER: "it goes on by itself",
+    WaitingFor.EVENT: "it goes on when the event arrives",
+    WaitingFor.CHILD: "it goes on when that run has ended",
+    WaitingFor.LOCK: "it goes on when the other run is done with it",
+    WaitingFor.RETRY: "it is tried again",
+    WaitingFor.PROVIDER: "the model is asked again",
+    WaitingFor.CAPACITY: "it goes on when there is a free place",
+}
 
 
 def _read_holds(run: Run) -> list[Hold]:
