@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
 from django.conf import settings
@@ -23,6 +23,9 @@ from django.test import Client
 from console.databases import write_database_url
 from tests.conftest import PROJECT
 from tests.waiting import wait_until
+
+# It gives files to Django piece by piece, and not asynchronously.
+WHITENOISE_IS_SYNC = "ignore:StreamingHttpResponse must consume synchronous iterators"
 
 
 class Frame(NamedTuple):
@@ -62,7 +65,7 @@ class WebProcess:
         descriptor = self.listener.fileno()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "console.serve", str(descriptor)],
+                [sys.executable, "-W", "error", "-W", WHITENOISE_IS_SYNC, "-m", "console.serve", str(descriptor)],
                 cwd=PROJECT,
                 env=os.environ
                 | {
@@ -169,17 +172,34 @@ class Stream:
                 return frame
         raise AssertionError(f"the stream ended before {events}")
 
+    def next_about(self, topic: str) -> Frame:
+        """The next frame that tells of this topic; a new stream may first be told what it knows."""
+        for frame in self.frames():
+            if frame.event == "changed" and topic in frame.data:
+                return frame
+        raise AssertionError(f"the stream ended before {topic}")
+
     def close(self) -> None:
         self.response.close()
         self._connection.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+_shared: list[WebProcess] = []  # a fixture that is imported into two modules is made twice
+
 
 @pytest.fixture(scope="session")
 def web_process(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
-    """One for all tests: whoever harms it leaves it to the next to have it whole again."""
-    process = WebProcess(write_database_url(connection.settings_dict), tmp_path_factory.mktemp("web"))
-    yield process
-    process.close()
+    """One for all tests, also those of other modules: whoever harms it leaves it to the next to make it whole again."""
+    if not _shared:
+        _shared.append(WebProcess(write_database_url(connection.settings_dict), tmp_path_factory.mktemp("web")))
+    yield _shared[0]
+    _shared[0].close()
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ class Client:
         self.user = user
         self.session = session
         self.agents: frozenset[str] = frozenset()
+        self.knows: Since | None = None  # until the first look after it joined, which includes that
         self.wake = asyncio.Event()
         self.end: End | None = None
         self._topics: set[str] = set()
@@ -59,16 +60,20 @@ class Client:
 
 
 class Hub:
-    """The clients of this process. `mark` is the moment up to which they were told everything; None without clients."""
+    """The clients of this process, and up to where they were told everything: None while there are none."""
 
     def __init__(self) -> None:
         # Weak: a stream that is thrown away before its first frame runs no clean-up of its own.
         self.clients: WeakSet[Client] = WeakSet()
-        self.mark: int | None = None
         self.degraded = True
         self.draining = False
-        self._seen: frozenset[int] = frozenset()
+        self._told: Since | None = None
         self._resynced_at = 0.0
+
+    @property
+    def mark(self) -> int | None:
+        """Where to look from."""
+        return self._told.mark if self._told else None
 
     def join(self, client: Client) -> None:
         """Raises: NoRoom."""
@@ -82,23 +87,28 @@ class Hub:
 
     def forget(self) -> None:
         """Nobody listens, so nobody has to be told what moves from here on."""
-        self.mark = None
+        self._told = None
 
     def begin(self, since: Since) -> None:
-        """Tell what moves from here on; what `since` holds is known already."""
-        self.mark = since.mark
-        self._seen = frozenset(moved.entry for moved in since.moved)
+        """Tell what moves from here on; what was there by then is known already."""
+        self._told = since
 
     def pass_on(self, since: Since, *, hints: Collection[str] = ()) -> None:
-        """Tell each client what moved that it may see. `hints` are topics without a run: some move without an entry."""
-        fresh = [moved for moved in since.moved if moved.entry not in self._seen]
+        """Tell each client what moved that it may see. `hints` are topics that move without an entry."""
+        fresh = self._told.select_new(since.moved) if self._told else []
         self.begin(since)
-        told: dict[frozenset[str], set[str]] = {}
+        topics: dict[frozenset[str], set[str]] = {}
         for client in list(self.clients):
             agents = client.agents
-            if agents not in told:
-                told[agents] = name_topics(fresh, agents=agents).union(hints if agents else ())
-            client.tell(told[agents])
+            if client.knows:
+                client.tell(name_topics(client.knows.select_new(fresh), agents=agents))
+                client.knows = None
+            else:
+                if agents not in topics:
+                    topics[agents] = name_topics(fresh, agents=agents)
+                client.tell(topics[agents])
+            if agents:
+                client.tell(hints)
         if not since.complete and time.monotonic() - self._resynced_at > SWEEP_S:
             self._resynced_at = time.monotonic()
             self._notify_all("resync")

@@ -15,7 +15,7 @@ from django.db import connections
 
 from console.live.hub import SWEEP_S, Hub
 from runs.notify import SCREEN
-from runs.queries.since import MARK, SINCE, Since, parse_since
+from runs.queries.since import MARK, SINCE, Since, keep_unexplained, parse_since
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ async def listen(hub: Hub) -> None:
     while True:
         try:
             async with await _connect() as connection:
-                await _begin(connection, hub)
+                await begin(connection, hub)
                 pause = FIRST_PAUSE_S
                 await _hear(connection, hub)
         except (psycopg.Error, OSError) as error:
@@ -69,7 +69,7 @@ def _read_params() -> dict[str, Any]:
     return {"connect_timeout": CONNECT_S} | kept | {"application_name": name}
 
 
-async def _begin(connection: Connection, hub: Hub) -> None:
+async def begin(connection: Connection, hub: Hub) -> None:
     async with asyncio.timeout(ANSWER_S):
         await connection.execute(f"LISTEN {SCREEN}")
         if not await _fetch(connection, "SELECT pg_listening_channels()"):
@@ -88,8 +88,7 @@ async def _hear(connection: Connection, hub: Hub) -> None:
         elif hub.mark is None:
             hub.begin(await _read_since(connection, None))
         else:
-            general = {hint for hint in hints if not hint.startswith("run.")}
-            hub.pass_on(await _read_since(connection, hub.mark), hints=general)
+            hub.pass_on(await _read_since(connection, hub.mark), hints=keep_unexplained(hints))
 
 
 async def _read_since(connection: Connection, mark: int | None) -> Since:

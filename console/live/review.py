@@ -42,12 +42,18 @@ def read_agents(sessions: Collection[str]) -> dict[str, frozenset[str] | None]:
     """The agents that each session's person sees now; None when nobody is signed in with it."""
     store = import_module(settings.SESSION_ENGINE).SessionStore
     found: dict[str, frozenset[str] | None] = {}
+    seen_by: dict[int, frozenset[str]] = {}
     try:
         for key in sessions:
             request = HttpRequest()
             request.session = store(key)
             user = get_user(request)
-            found[key] = frozenset(visible_agents(user)) if isinstance(user, User) else None
+            if not isinstance(user, User):
+                found[key] = None
+                continue
+            if user.pk not in seen_by:
+                seen_by[user.pk] = frozenset(visible_agents(user))
+            found[key] = seen_by[user.pk]
     finally:
         connections.close_all()
     return found

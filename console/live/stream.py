@@ -49,6 +49,7 @@ async def live(request: HttpRequest) -> HttpResponseBase:
         await _close_connections()
         return _refuse()
     since = await sync_to_async(_prepare)(client, user, _read_given_mark(request))
+    client.knows = since
     if HUB.mark is None:
         HUB.begin(since)
     return _answer(write_frames(client, HUB, mark=since.mark))
