@@ -322,4 +322,5 @@ stock_watch = Agent(
     budget=Budget(steps=500),
     max_age=days(3),
     recheck={"stock.*": read_stock},
+    patience=1000,  # to see nothing new is what a watch is for
 )
