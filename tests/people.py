@@ -15,7 +15,7 @@ from runs.models import AgentGrant
 
 def make_person(name: str, *roles: Role, agents: tuple[str, ...] | None = None, staff: bool = False) -> User:
     """A person with these roles. `agents` narrows what they see from all to those, through a group of their own."""
-    access.make_roles()
+    _make_roles()
     user = User.objects.create_user(username=name, is_staff=staff)
     for role in roles:
         user.groups.add(Group.objects.get(name=role))
@@ -35,7 +35,7 @@ def make_stranger(name: str = "stranger") -> User:
 
 def token_of(user: User) -> str:
     """A token that acts as an existing person."""
-    access.make_roles()
+    _make_roles()
     token = operations.create_token(f"of {user.username}", Role.VIEWER, by=RUNTIME)
     made = access.find_token_user(token)
     assert made is not None
@@ -96,3 +96,9 @@ def _dump(body: object) -> str:
     import json
 
     return json.dumps(body)
+
+
+def _make_roles() -> None:
+    """Making them takes some twenty statements, which most tests need once and not for each person."""
+    if Group.objects.count() < len(Role):
+        access.make_roles()

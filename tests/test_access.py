@@ -1,16 +1,14 @@
-"""Who may reach what: every address of the console and every call of the API, for every kind of person.
+"""Who may make which call of the API: for every call, every kind of person.
 
-The tables below are held against the URLconf and the API's operations: an address that is missing here fails.
+The table below is held against the API's operations: a call that is missing here fails. The pages have a table of
+their own, in `test_access_pages.py`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
-from django.urls import URLPattern, get_resolver
 
 from console.api.app import api
 from runs import access, operations
@@ -72,14 +70,6 @@ CALLS: dict[tuple[str, str], Call] = {
 }
 WITHOUT_TOKEN = {("GET", "/health/live"), ("GET", "/health/ready")}
 
-# Addresses outside the API: what someone who is not signed in is answered, and who is not staff.
-PAGES: dict[str, tuple[int, int]] = {
-    "": (302, 200),
-    "runs/<int:run>": (302, 404),
-    "sign-in": (200, 302),
-    "sign-out": (302, 405),
-}
-
 
 def read_calls() -> set[tuple[str, str]]:
     found = set()
@@ -89,18 +79,8 @@ def read_calls() -> set[tuple[str, str]]:
     return found
 
 
-def read_addresses() -> Iterator[str]:
-    """The addresses outside the admin and the API."""
-    for entry in get_resolver().url_patterns:
-        if isinstance(entry, URLPattern):
-            yield str(entry.pattern)
-        elif str(entry.pattern) not in ("admin/", "api/v1/"):
-            pytest.fail(f"{entry.pattern} is in no table here")
-
-
-def test_the_tables_name_every_call_and_every_address() -> None:
+def test_the_table_names_every_call() -> None:
     assert set(CALLS) | WITHOUT_TOKEN == read_calls()
-    assert set(PAGES) == set(read_addresses())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,24 +161,6 @@ def test_a_role_may_what_its_table_says(method: str, path: str, role: Role) -> N
 @pytest.mark.parametrize(("method", "path"), WITHOUT_TOKEN)
 def test_health_is_open_to_all(method: str, path: str) -> None:
     assert Api().send(method, path).status_code in (200, 503)
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_a_page_needs_a_sign_in(path: str) -> None:
-    client, address = Client(), "/" + path.replace("<int:run>", "7")
-    signed_out, signed_in = PAGES[path]
-    assert client.get(address).status_code == signed_out
-    client.force_login(make_stranger())
-    assert client.get(address).status_code == signed_in
-
-
-@pytest.mark.parametrize("role", Role)
-def test_a_run_has_a_page_for_each_role_and_none_for_a_stranger(scene: Scene, role: Role) -> None:
-    client = Client()
-    client.force_login(make_person("them", role))
-    assert client.get(scene.fill("/runs/{run}")).status_code == 200
-    client.force_login(make_stranger())
-    assert client.get(scene.fill("/runs/{run}")).status_code == 404
 
 
 def test_a_revoked_token_and_one_of_someone_who_left_open_nothing(scene: Scene) -> None:
