@@ -124,7 +124,7 @@ class Desk:
             return all(getattr(run, name) == value for name, value in wanted.items())
 
         try:
-            wait_until(look, what="", timeout_s=15)
+            wait_until(look, what="", timeout_s=40)
         except AssertionError:
             told = f"run {run.pk} is {run.state}, waiting for {run.waiting_for!r} ({run.why}); wanted {wanted}"
             raise AssertionError(f"{told}\n{self.logs()}") from None

@@ -178,14 +178,14 @@ def test_a_usage_that_cannot_be_read_is_booked_at_its_bound_and_flagged(desk: De
 
 
 def test_many_runs_think_at_once(desk: Desk) -> None:
-    desk.model.fault("slow", seconds=6.0, times=None)
-    runs = [desk.start() for _ in range(60)]
+    desk.model.fault("slow", seconds=12.0, times=None)
+    runs = [desk.start() for _ in range(25)]
     gateway = desk.gateway()
-    desk.until_streaming(60)
-    assert gateway.in_flight() == 60
+    desk.until_streaming(25)
+    assert gateway.in_flight() == 25
     for run in runs:
         desk.until(run, state="queued")
-    assert len(desk.sent()) == 60
+    assert len(desk.sent()) == 25
     assert budgets.mismatches() == []
 
 
