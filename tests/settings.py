@@ -3,4 +3,4 @@
 from console.settings import *  # noqa: F403
 from console.settings import INSTALLED_APPS
 
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.agency"]
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.agency", "tests.thinkers"]
