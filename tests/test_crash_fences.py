@@ -23,7 +23,8 @@ from runs.engine.toolwire import Report
 from runs.engine.toolwire import Said as Told
 from runs.engine.worker import Worker
 from runs.lifecycle import Claim
-from runs.models import Approval, Attempt, Fact, Key, Lock, Run, Step
+from runs.models import Approval, Attempt, Budget, Fact, Key, Lock, Run, Step
+from runs.sanitise import clean_json
 from runs.states import (
     ApprovalState,
     AttemptOutcome,
@@ -110,7 +111,7 @@ def rival(engine: Engine) -> Iterator[Worker]:
 
 def charged(run: Run) -> tuple[int, int]:
     """(effects spent, effects reserved)"""
-    budget = budgets.Budget.objects.get(pk=run.pk)
+    budget = Budget.objects.get(pk=run.pk)
     return budget.effects_spent, budget.effects_reserved
 
 
@@ -238,7 +239,7 @@ def test_a_fact_that_changes_after_the_take_lets_the_agent_think_again(engine: E
     with transaction.atomic(durable=True):
         lifecycle.lock(run.pk)
         fact = Fact.objects.get(run=run)
-        facts.check_changed(fact, engine.shop.read_order(order), began_at=clock.now(), step=held.step)
+        facts.check_changed(fact, clean_json(engine.shop.read_order(order)), began_at=clock.now(), step=held.step)
     if begun:
         held.settle(Report(attempt=held.taken.attempt, said=Told.UNKNOWN, error="no answer"))
     else:
@@ -454,3 +455,55 @@ def test_a_call_that_dies_each_time_before_it_acts_becomes_a_card(engine: Engine
     operations.decide(engine.card(run, "failure").pk, Said(verdict=Verdict.RETRY), by=engine.person)
     assert engine.go_on(run).state == RunState.SUCCEEDED
     assert engine.paid(order) == 1
+
+
+def test_a_step_that_breaks_its_worker_becomes_a_card_and_the_others_go_on(engine: Engine) -> None:
+    run = engine.start([call("give", value=1), call("give", value=2)])
+    run = advance_to(engine, run, "give")
+    poisoned = Step.objects.filter(run=run, tool="give").earliest("number")
+    sql.execute("UPDATE runs_step SET arguments = '5' WHERE id = %s", [poisoned.pk])
+    engine.go(run)
+    card = engine.card(run, "failure")
+    assert card.step == poisoned
+    assert "cannot be worked on" in card.title
+    assert (run.state, run.waiting_for) == (RunState.WAITING, WaitingFor.FAILURE)
+    assert Step.objects.get(run=run, tool="give", place=1).state == StepState.DONE
+    sql.execute("UPDATE runs_step SET arguments = asked WHERE id = %s", [poisoned.pk])
+    operations.decide(card.pk, Said(verdict=Verdict.RETRY), by=engine.person)
+    assert engine.go(run).state == RunState.SUCCEEDED
+
+
+def test_a_look_up_whose_tool_is_gone_lets_its_call_say_so(engine: Engine) -> None:
+    order = engine.order()
+    engine.shop.add_fault("act_and_drop", match={"method": "POST", "order": order}, times=1)
+    run = engine.start(*engine.read(order), [call("pay_checkable", order=order, amount="20.00")])
+
+    look_up: Step | None = None
+    for _ in range(50):
+        engine.hasten(run)
+        hand = claim(engine.worker)
+        look_up = advance._choose(hand)  # type: ignore[assignment]
+        assert isinstance(look_up, Step)
+        if look_up.kind == StepKind.RECONCILE:
+            break
+        advance._work(hand, look_up)
+        advance._let_others(hand)
+    assert isinstance(look_up, Step)
+    assert look_up.kind == StepKind.RECONCILE
+    advance._let_others(hand)
+    rename_tool(run, "pay_checkable", "gone")
+    engine.hasten(run)
+    engine.go(run)
+    assert (run.state, run.waiting_for) == (RunState.WAITING, WaitingFor.CONTRACT)
+    assert "gone is not part of scripted any more" in run.why
+    rename_tool(run, "gone", "pay_checkable")
+    engine.hasten(run)
+    assert engine.go_on(run).state == RunState.SUCCEEDED
+    assert engine.paid(order) == 1
+
+
+def rename_tool(run: Run, old: str, new: str) -> None:
+    """What a deploy does to a waiting step, the other way round: its tool is not there any more."""
+    with transaction.atomic(durable=True):
+        sql.execute("SET LOCAL session_replication_role = replica")  # the column is fixed, by a trigger
+        sql.execute("UPDATE runs_step SET tool = %s WHERE run_id = %s AND tool = %s", [new, run.pk, old])

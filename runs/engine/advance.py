@@ -3,18 +3,22 @@
 import logging
 from enum import Enum, auto
 
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 
 from runs import course, lifecycle, operations, sql, steps, switches
 from runs.agents import get_agent
 from runs.engine import act, check, decide, finish, progress, think
 from runs.engine.hand import Hand
+from runs.engine.toolhost import CannotStart
 from runs.engine.waits import ask_about_failure, wait_for_contract
 from runs.errors import Lost, UnknownAgent
 from runs.models import Run, Step
 from runs.states import RUN_FINAL, RunState, StepKind, StepState
 
 log = logging.getLogger(__name__)
+
+# Not the step's fault, and over sooner or later.
+_PASSING = (Lost, OperationalError, InterfaceError, CannotStart)
 
 
 class Next(Enum):
@@ -32,7 +36,14 @@ def advance(hand: Hand) -> None:
                 return
             if isinstance(step, Next):
                 return
-            _work(hand, step)
+            try:
+                _work(hand, step)
+            except _PASSING:
+                raise
+            except Exception as error:
+                log.exception("Step %d of run %d cannot be worked on", step.number, hand.claim.run)
+                _ask_about(hand, step.pk, error)
+                return
             if hand.used_up:
                 _let_others(hand)
                 return
@@ -91,6 +102,19 @@ def _work(hand: Hand, step: Step) -> None:
             finish.advance_finish(hand, step.pk)
         case _:
             decide.advance_decide(hand, step.pk)
+
+
+def _ask_about(hand: Hand, step_id: int, error: Exception) -> None:
+    """Ask a person about a step that breaks whoever works on it, before it does so with every worker in turn.
+
+    What is in flight is left to its lease, and counted there.
+    """
+    with transaction.atomic(durable=True):
+        run = lifecycle.lock_held(hand.claim)
+        step = steps.lock(step_id)
+        if step.state in (StepState.PLANNED, StepState.WAITING):
+            ask_about_failure(run, step, "it cannot be worked on", f"{type(error).__name__}: {error}"[:1000])
+        course.rest(run, holding=True)
 
 
 def _let_others(hand: Hand) -> None:

@@ -49,6 +49,8 @@ def _order(run: Run, step: Step, agent: Agent) -> Order | None:
         steps.close(step, StepState.FAILED, error=f"{step.tool} is not part of {agent.name} any more")
         if step.fact is not None:
             course.wake_run(run, WaitingFor.FACT, step.fact.name, why="it cannot be checked")
+        if step.subject is not None:
+            course.wake_run(run, WaitingFor.RETRY, keys.waited_on(step.subject), why="it cannot be looked up")
         return None
     return Order(
         function=Function.RECONCILE if step.kind == StepKind.RECONCILE else Function.CALL,

@@ -46,6 +46,10 @@ class Tick:
     stop: bool = False
 
 
+class CannotStart(Exception):
+    """A tool process did not come up in time."""
+
+
 class ToolHost:
     """One tool process at a time, started when it is first needed and again after it died."""
 
@@ -135,7 +139,7 @@ class ToolHost:
         hello = self._receive(_START_S)
         if hello is None:
             self._leader.kill_group()
-            raise RuntimeError(f"The tool process did not start: {self._bury()}")
+            raise CannotStart(f"The tool process did not start: {self._bury()}")
         self.ident = uuid.UUID(json.loads(hello)["hello"])
 
     def _receive(self, timeout_s: float) -> bytes | None:
