@@ -19,6 +19,7 @@ const on = {
   hello({ heartbeat_s }) {
     if (link === "signed-out") return location.reload(); // its tokens are those of the session that ended
     [heartbeat, failures, polled] = [heartbeat_s * 1000, 0, false];
+    watch();
     tabs.postMessage("signed in");
     become("live");
     if (missed) tell("resync");
