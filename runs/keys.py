@@ -1,12 +1,15 @@
 """Writer of idempotency keys: one per intended effect, found by its intent, closed by what is known."""
 
 from dataclasses import dataclass
+from typing import get_args
 
-from runs import locks, sql
+from django.db.models import Q
+
+from runs import locks, sql, steps
 from runs.agents import Json, Tool, digest
 from runs.errors import WrongState
 from runs.journal import RUNTIME, Actor, append, require_transaction
-from runs.models import Key, Run, Step
+from runs.models import Key, KeyAlias, Run, Step
 from runs.states import KEY_MOVES, KEY_OPEN, KeyState
 
 
@@ -24,17 +27,17 @@ def intent_of(tool: Tool, asked: dict[str, Json]) -> str:
 
 
 def find(run: Run, tool: Tool, asked: dict[str, Json]) -> Same | None:
-    """The newest key of this intent in the run's namespace, by its own identity or an alias."""
+    """The key of this intent in the run's namespace, by its own identity or an alias; what is open or done comes first."""
     intent = intent_of(tool, asked)
-    key = (
-        Key.objects.filter(namespace=run.origin, intent=intent).order_by("-occurrence", "-generation").first()
-        or Key.objects.filter(aliases__namespace=run.origin, aliases__intent=intent, tool=tool.name)
-        .order_by("-occurrence", "-generation")
-        .first()
-    )
-    if key is None:
+    aliases = KeyAlias.objects.filter(namespace=run.origin, intent=intent)
+    same = Q(namespace=run.origin, intent=intent) | Q(pk__in=aliases.values("key"))
+    found = list(Key.objects.filter(same, tool=tool.name).select_related("step"))
+    if not found:
         return None
-    return Same(key=key, other_values=_other_values(key.step.asked, asked))
+    key = max(found, key=lambda k: (_WEIGHT[KeyState(k.state)], k.occurrence, k.generation, k.pk))
+    # An edited call is the same as what was asked, and as what it became.
+    others = (_other_values(tool, first, asked) for first in (key.step.asked, key.arguments))
+    return Same(key=key, other_values=min(others, key=len))
 
 
 def take(run: Run, step: Step, tool: Tool, *, approval: int | None) -> Key:
@@ -45,29 +48,31 @@ def take(run: Run, step: Step, tool: Tool, *, approval: int | None) -> Key:
     require_transaction()
     intent = intent_of(tool, step.asked)
     last = (
-        Key.objects.select_for_update()
-        .filter(namespace=run.origin, intent=intent)
+        Key.objects.select_for_update(of=("self",))
+        .filter(namespace=run.origin, tool=tool.name, intent=intent)
         .order_by("-occurrence", "-generation")
         .first()
     )
     occurrence, generation = 1, 1
     if last is not None:
         occurrence = last.occurrence
-        if last.state in KEY_OPEN:
-            if last.step_id != step.pk or last.state != KeyState.TAKEN:
-                raise WrongState(f"Key {last.pk}", last.state, "taken by another step")
-            _hold(last, approval, step)
-            return last
+        if last.state in KEY_OPEN and (last.step_id != step.pk or last.state != KeyState.TAKEN):
+            raise WrongState(f"Key {last.pk}", last.state, "taken by another step")
+        if last.state == KeyState.DONE and not step.again:
+            raise WrongState(f"Key {last.pk}", last.state, "taken again")
+        if last.state == KeyState.TAKEN:
+            if last.arguments == step.arguments or steps.judge_past(key=last.pk).may_have_acted:
+                return _keep(last, run, step, tool, approval)
+            # Edited after tries that certainly did nothing: a receiver may know this key by the other arguments.
+            close(last, KeyState.FAILED, how="settled")
         if last.state == KeyState.DONE:
-            if not step.again:
-                raise WrongState(f"Key {last.pk}", last.state, "taken again")
             occurrence += 1
         else:
             generation = last.generation + 1
-    (ident,) = sql.fetch_row(
+    row = sql.fetch_one(
         "INSERT INTO runs_key (namespace, tool, identity, intent, occurrence, generation, state, run_id, step_id,"
         " approval_id, arguments, closed_how, replays, taken_at)"
-        " VALUES (%s, %s, %s, %s, %s, %s, 'taken', %s, %s, %s, %s, '', 0, lw_clock()) RETURNING id",
+        " VALUES (%s, %s, %s, %s, %s, %s, 'taken', %s, %s, %s, %s, '', 0, lw_clock()) ON CONFLICT DO NOTHING RETURNING id",
         [
             run.origin,
             tool.name,
@@ -81,14 +86,11 @@ def take(run: Run, step: Step, tool: Tool, *, approval: int | None) -> Key:
             sql.jsonb(step.arguments),
         ],
     )
-    if step.arguments != step.asked:
-        # An edited call is also found by what it became.
-        sql.execute(
-            "INSERT INTO runs_keyalias (key_id, namespace, intent) VALUES (%s, %s, %s)",
-            [ident, run.origin, intent_of(tool, step.arguments)],
-        )
+    if row is None:  # a run that shares this namespace was first
+        raise WrongState(f"The key of {tool.name}", KeyState.TAKEN, "taken by another step")
+    _add_alias(row[0], run, step, tool)
     append("key.taken", run=run.pk, step=step.pk, after={"occurrence": occurrence, "generation": generation})
-    return Key.objects.get(pk=ident)
+    return Key.objects.get(pk=row[0])
 
 
 def open_key_of(step: Step) -> Key | None:
@@ -153,18 +155,42 @@ def note_evidence(key: Key, evidence: Json) -> None:
     sql.execute("UPDATE runs_key SET evidence = %s WHERE id = %s", [sql.jsonb(evidence), key.pk])
 
 
-def _hold(key: Key, approval: int | None, step: Step) -> None:
+def _keep(key: Key, run: Run, step: Step, tool: Tool, approval: int | None) -> Key:
+    """The step's own key, for a redo."""
     sql.execute(
         "UPDATE runs_key SET approval_id = coalesce(%s, approval_id), arguments = %s WHERE id = %s",
         [approval, sql.jsonb(step.arguments), key.pk],
     )
+    _add_alias(key.pk, run, step, tool)
+    key.refresh_from_db()
+    return key
 
 
-def _other_values(first: dict[str, Json], now: dict[str, Json]) -> list[str]:
+def _add_alias(key: int, run: Run, step: Step, tool: Tool) -> None:
+    """An edited call is also found by what it became."""
+    alias = intent_of(tool, step.arguments)
+    if alias != intent_of(tool, step.asked):
+        sql.execute(
+            "INSERT INTO runs_keyalias (key_id, namespace, intent) SELECT %(key)s::bigint, %(namespace)s::uuid, %(intent)s::text"
+            " WHERE NOT EXISTS (SELECT FROM runs_keyalias WHERE key_id = %(key)s AND intent = %(intent)s)",
+            {"key": key, "namespace": run.origin, "intent": alias},
+        )
+
+
+# What was or may have been done counts before what certainly was not.
+_WEIGHT = {KeyState.FAILED: 0, KeyState.DONE: 1, KeyState.TAKEN: 2, KeyState.IN_DOUBT: 2}
+
+
+def _other_values(tool: Tool, first: dict[str, Json], now: dict[str, Json]) -> list[str]:
     """Arguments whose value differs. Free text is wording: rewording a memo is still the same call."""
-    names = sorted(set(first) | set(now))
     return [
-        n
-        for n in names
-        if first.get(n) != now.get(n) and not (isinstance(first.get(n), str) and isinstance(now.get(n), str))
+        name
+        for name in sorted(set(first) | set(now))
+        if first.get(name) != now.get(name) and not _is_wording(tool, name)
     ]
+
+
+def _is_wording(tool: Tool, name: str) -> bool:
+    """Whether an argument is free text. An amount, a date and a choice are values, also where JSON writes them as text."""
+    field = tool.arguments.model_fields.get(name)
+    return field is not None and set(get_args(field.annotation) or [field.annotation]) <= {str, type(None)}
