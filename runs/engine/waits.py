@@ -14,7 +14,8 @@ def wait_for_lock(step: Step, blocked: locks.Blocked) -> None:
         WaitingFor.LOCK,
         note=f"run {blocked.run} acts on {blocked.name} just now",
         on=blocked.name,
-        wake_at=later(30),
+        # Freed by now, or whoever frees it waits for this commit and wakes this step.
+        wake_at=later(30 if locks.watch(blocked.name) else 0),
         and_then="it is looked at again",
     )
 
