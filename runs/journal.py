@@ -57,10 +57,12 @@ def append(
         )
         notify.screen("journal")
     else:
-        sql.execute(
+        written = sql.execute(
             "WITH numbered AS (UPDATE runs_run SET journal_seq = journal_seq + 1 WHERE id = %s RETURNING id, journal_seq)"
             f" INSERT INTO runs_journalentry ({columns}) SELECT %s, %s, %s::bigint, %s::bigint, %s, %s, %s,"
             " pg_current_xact_id()::text::bigint, lw_clock(), id, journal_seq FROM numbered",
             [run, *values],
         )
+        if not written:
+            raise LookupError(f"there is no run {run} to journal {kind} of")
         notify.screen("runs", f"run.{run}")

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db import transaction
+
 from runs import notify, sql, switches
 from runs.errors import Lost, RunEnded, WrongState
 from runs.journal import RUNTIME, Actor, append, require_transaction
@@ -57,8 +59,10 @@ def create(
     priority: int = 0,
     actor: Actor = RUNTIME,
 ) -> Run:
-    """Insert a run, queued and due now. `parent` is locked by the caller and open."""
+    """Insert a run, queued and due now. `parent` is locked by the caller. Raises: RunEnded when that has ended."""
     require_transaction()
+    if parent is not None and parent.state in RUN_FINAL:
+        raise RunEnded(parent.pk, parent.state)
     uid = uuid.uuid4()
     number, now = sql.fetch_row("SELECT nextval(pg_get_serial_sequence('runs_run', 'id')), lw_clock()")
     sql.execute(
@@ -114,27 +118,37 @@ def lock_held(claim: Claim) -> Run:
 
 
 def lock_with_descendants(run: int) -> list[Run]:
-    """Lock a run and all its descendants, child before parent, until no new child appears. The run itself comes last."""
+    """Lock a run and all its descendants, child before parent, until no new child appears. The run itself comes last.
+
+    A child that appeared while its parent was waited for would be locked after it, and two that stop one tree could wait
+    for each other: so these locks are let go (they are of a savepoint), and all are taken again in order.
+    """
     require_transaction()
-    locked: dict[int, Run] = {}
     while True:
-        # A child's number is always above its parent's, so descending order is child before parent.
-        new = sorted(
-            {
-                row[0]
-                for row in sql.fetch_all(
-                    "WITH RECURSIVE down AS (SELECT id FROM runs_run WHERE id = %s"
-                    " UNION ALL SELECT c.id FROM runs_run c JOIN down ON c.parent_id = down.id) SELECT id FROM down",
-                    [run],
-                )
-            }
-            - set(locked),
-            reverse=True,
-        )
-        if not new:
-            return [locked[number] for number in sorted(locked, reverse=True)]
-        for number in new:
-            locked[number] = lock(number)
+        try:
+            with transaction.atomic():
+                tree = _descendants(run)
+                locked = [lock(number) for number in tree]
+                # Nothing is created under a locked parent.
+                if _descendants(run) != tree:
+                    raise _Grew
+                return locked
+        except _Grew:
+            continue
+
+
+class _Grew(Exception):
+    """A child appeared while the locks of its tree were waited for."""
+
+
+def _descendants(run: int) -> list[int]:
+    """A run and all below it, from the newest: a child's number is always above its parent's."""
+    rows = sql.fetch_all(
+        "WITH RECURSIVE down AS (SELECT id FROM runs_run WHERE id = %s"
+        " UNION ALL SELECT c.id FROM runs_run c JOIN down ON c.parent_id = down.id) SELECT id FROM down ORDER BY id DESC",
+        [run],
+    )
+    return [row[0] for row in rows]
 
 
 def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | Held | None:
@@ -144,13 +158,13 @@ def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | Held | None:
     """
     switches.lock_shared()
     row = sql.fetch_one(
-        "SELECT r.id, r.paused_at IS NOT NULL, r.pause_reason FROM runs_run r"
+        "SELECT r.id, r.paused_at IS NOT NULL, r.pause_reason, r.state, r.waiting_for FROM runs_run r"
         " WHERE r.state IN ('queued', 'waiting') AND r.due_at <= lw_now()"
         " ORDER BY r.priority DESC, r.due_at LIMIT 1 FOR UPDATE SKIP LOCKED"
     )
     if row is None:
         return None
-    number, paused, pause_reason = row
+    number, paused, pause_reason, state, waiting_for = row
     held = f"paused: {pause_reason}" if paused else ""
     if not held and (switch := switches.in_scope(number)):
         held = f"switch {switch[0]}: {switch[1]}"
@@ -163,6 +177,13 @@ def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | Held | None:
         " lease_until = clock_timestamp() + make_interval(secs => %s) WHERE id = %s RETURNING epoch",
         [holder, lease_s, number],
     )[0]
+    append(
+        "run.moved",
+        run=number,
+        before={"state": state, "waiting_for": waiting_for},
+        after={"state": RunState.RUNNING, "waiting_for": "", "epoch": epoch, "holder": holder},
+        why="claimed by a worker",
+    )
     return Claim(run=number, epoch=epoch)
 
 
@@ -172,23 +193,24 @@ def hold(run: int, by: str) -> None:
         f"UPDATE runs_run SET {ADD_CLOCKS}, held_since = coalesce(held_since, lw_clock()), held_by = %s,"
         " due_at = least(expires_at, deadline_at, lw_clock() + interval '1 day')"
         " WHERE id = %s AND state IN ('queued', 'waiting', 'thinking') RETURNING held_since",
-        [by, run],
+        [clean_text(by), run],
     ):
         append("run.held", run=run, why=by)
 
 
 def unhold(run: Run) -> None:
-    """Queue a held run again, at once."""
-    sql.execute(
-        f"UPDATE runs_run SET {ADD_CLOCKS}, held_since = NULL, held_by = '', due_at = lw_clock() WHERE id = %s",
+    """Let a locked run be looked at again, at once. One that is paused or has ended stays as it is."""
+    if sql.execute(
+        f"UPDATE runs_run SET {ADD_CLOCKS}, held_since = NULL, held_by = '', due_at = lw_clock()"
+        " WHERE id = %s AND paused_at IS NULL AND ended_at IS NULL",
         [run.pk],
-    )
-    notify.due()
-    notify.think()
+    ):
+        notify.due()
+        notify.think()
 
 
 def renew(claim: Claim, *, lease_s: float) -> bool:
-    """Renew the lease on a held run and its open attempts. False: no longer held."""
+    """Renew the lease on a held run. False: no longer held."""
     return (
         sql.execute(
             "UPDATE runs_run SET lease_until = clock_timestamp() + make_interval(secs => %s)"
@@ -301,7 +323,7 @@ def pause(run: Run, *, reason: str, actor: Actor) -> None:
         raise WrongState(f"Run {run.pk}", "paused", "paused again")
     sql.execute(
         f"UPDATE runs_run SET {ADD_CLOCKS}, paused_at = lw_clock(), pause_reason = %s,"
-        " held_since = CASE WHEN state IN ('queued', 'waiting') THEN coalesce(held_since, lw_clock()) END,"
+        " held_since = CASE WHEN state IN ('queued', 'waiting') THEN coalesce(held_since, lw_clock()) ELSE held_since END,"
         " held_by = CASE WHEN state IN ('queued', 'waiting') THEN %s ELSE held_by END WHERE id = %s",
         [clean_text(reason), clean_text(f"paused: {reason}"), run.pk],
     )

@@ -40,13 +40,13 @@ def screen(*topics: str) -> None:
 
 def flush(min_gap_s: float = 0.0) -> None:
     """Send the pending screen hints. Loops call this when they rest, so that a coalesced hint is not kept for long."""
-    global _sent_at
+    global _topics, _sent_at
     if not _topics or time.monotonic() - _sent_at < min_gap_s or connection.in_atomic_block:
         return
-    topics = sorted(_topics)
-    _topics.clear()
+    # In one step: other threads of this process add topics.
+    topics, _topics = _topics, set()
     _sent_at = time.monotonic()
-    _send([(SCREEN, topic) for topic in topics])
+    _send([(SCREEN, topic) for topic in sorted(topics)])
 
 
 def _after_commit(channel: str, payload: str) -> None:
