@@ -99,6 +99,19 @@ def copy(table: str, ident: object, *, key: str = "id", **changed: str) -> str:
 
 type Case = Callable[[Scene], tuple[str, str]]
 
+
+def _change_budget(change: str) -> Callable[[Scene], str]:
+    return lambda s: f"UPDATE runs_budget SET {change} WHERE run_id = {s.run.pk}"
+
+
+def _change_run(column: str, value: str) -> Case:
+    return lambda s: (f"UPDATE runs_run SET {column} = {value} WHERE id = {s.run.pk}", f"{column} of runs_run")
+
+
+def _change_log(statement: str) -> Case:
+    return lambda s: (statement, "append-only")
+
+
 # By the name of the constraint: the statement that it is for.
 CHECKS: dict[str, Callable[[Scene], str]] = {
     "run_final_is_final": lambda s: f"UPDATE runs_run SET due_at = lw_now() WHERE id = {s.ended.pk}",
@@ -143,7 +156,7 @@ CHECKS: dict[str, Callable[[Scene], str]] = {
         " false, '', '', lw_clock())"
     ),
 } | {
-    f"budget_{d}_{rule}": (lambda s, change=change: f"UPDATE runs_budget SET {change} WHERE run_id = {s.run.pk}")
+    f"budget_{d}_{rule}": _change_budget(change)
     for d in ("usd", "tokens", "calls", "effects", "steps")
     for rule, change in (
         ("within_limit", f"{d}_limit = 5, {d}_spent = 3, {d}_reserved = 3"),
@@ -194,11 +207,7 @@ UNIQUE: dict[str, Callable[[Scene], str]] = {
 
 TRIGGERS: dict[str, Case] = {
     **{
-        f"the {column} of a run is fixed": (
-            lambda s, column=column, value=value: (
-                f"UPDATE runs_run SET {column} = {value} WHERE id = {s.run.pk}", f"{column} of runs_run"
-            )
-        )
+        f"the {column} of a run is fixed": _change_run(column, value)
         for column, value in {
             "uid": "gen_random_uuid()",
             "agent": "'other'",
@@ -246,9 +255,7 @@ TRIGGERS: dict[str, Case] = {
         f"UPDATE runs_approval SET state = 'pending', closed_at = NULL WHERE id = {s.decided.pk}", "is closed"
     ),
     **{
-        f"{table} does not change": (
-            lambda s, table=table, change=change: (f"UPDATE {table} SET {change}", "append-only")
-        )
+        f"{table} does not change": _change_log(f"UPDATE {table} SET {change}")
         for table, change in {
             "runs_journalentry": "why = 'other'",
             "runs_ledgerentry": "usd = 0",
@@ -260,7 +267,7 @@ TRIGGERS: dict[str, Case] = {
         }.items()
     },
     **{
-        f"{table} does not lose a row": (lambda s, table=table: (f"DELETE FROM {table}", "append-only"))
+        f"{table} does not lose a row": _change_log(f"DELETE FROM {table}")
         for table in (
             "runs_journalentry", "runs_ledgerentry", "runs_decision", "runs_factversion", "runs_factuse",
             "runs_factcheck", "runs_amendment",
