@@ -3,21 +3,21 @@
 const root = document.documentElement;
 const chip = document.getElementById("live-chip");
 const [POLL_MS, AGAIN_MS, SLOWEST_MS] = [10_000, 5_000, 3_000];
-const WORDS = {
+const WORDS = { // and the icon, where there is no dot
   live: ["Live"], reconnecting: ["Reconnecting…"], polling: ["Every 10 s", "refresh"], degraded: ["Degraded", "stale"],
   paused: ["Paused", "paused"], "signed-out": ["Signed out", "lock"],
 };
 const tabs = new BroadcastChannel("live");
 const held = new Set(); // panels that wait until nothing in them is selected
 let link = "reconnecting"; // or live, degraded, paused, signed-out
-let polled = false; // the last panel fetched without a stream came
+let polled = false; // without a stream, the last panel that was fetched came
 let missed = false; // there was a gap that the cursor may not cover
 let [source, watchdog, retry, again, failures] = [null, 0, 0, 0, 0];
-let [cursor, heartbeat, newsAt] = [root.dataset.liveCursor ?? "", 15_000, Date.now()];
+let [cursor, heartbeat, newsAt] = [root.dataset.liveCursor, 15_000, Date.now()];
 
 const on = {
   hello({ heartbeat_s }) {
-    if (link === "signed-out") return location.reload(); // its tokens are those of the session that ended
+    if (link === "signed-out") return location.reload(); // its forms belong to the session that ended
     [heartbeat, failures, polled] = [heartbeat_s * 1000, 0, false];
     watch();
     tabs.postMessage("signed in");
@@ -35,7 +35,7 @@ const on = {
 
 function open() {
   close();
-  if (document.hidden) return;
+  if (document.hidden) return leave("paused");
   if (link === "paused") become("reconnecting");
   source = new EventSource(`${root.dataset.liveSrc}?since=${cursor}`);
   source.onerror = lose;
@@ -48,76 +48,66 @@ function open() {
 }
 function watch() { clearTimeout(watchdog); watchdog = setTimeout(lose, heartbeat * 2.5); } // a frozen server closes nothing
 function close() { source?.close(); clearTimeout(watchdog); clearTimeout(retry); }
+function leave(state) { close(); missed = true; if (link !== "signed-out") become(state); }
 function lose() {
-  close();
-  missed = true;
-  if (link !== "signed-out") become("reconnecting");
+  leave("reconnecting");
   retry = setTimeout(open, Math.min(SLOWEST_MS, 250 * 2 ** failures++) * (0.5 + Math.random() / 2));
 }
-function hide() {
-  close();
-  missed = true;
-  if (link !== "signed-out") become("paused");
-}
 function signOut() {
-  close();
-  if (link === "signed-out") return;
-  become("signed-out");
+  leave("signed-out");
   document.getElementById("alarm").textContent = "Signed out. Updates have stopped.";
 }
 
 function tell(topic) { document.dispatchEvent(new CustomEvent(`live:${topic}`)); }
 function become(state) { link = state; show(); }
 function show() {
-  const state = link === "live" && held.size ? "paused" : link === "reconnecting" && polled ? "polling" : link;
+  const selecting = link === "live" && held.size;
+  const state = selecting ? "paused" : link === "reconnecting" && polled ? "polling" : link;
   const age = Math.round((Date.now() - newsAt) / 1000);
-  const ago = age < 90 ? `${age} s ago` : `${Math.round(age / 60)} min ago`;
-  const old = state === "live" || state === "polling" || state === "degraded" ? ago : `as of ${new Date(newsAt).toLocaleTimeString("en-GB")}`;
-  chip.querySelector(".age").textContent = held.size && state === "paused" ? "while you select" : old;
+  chip.querySelector(".age").textContent = selecting ? "while you select"
+    : !["live", "polling", "degraded"].includes(state) ? `as of ${new Date(newsAt).toLocaleTimeString("en-GB")}`
+    : age < 90 ? `${age} s ago` : `${Math.round(age / 60)} min ago`;
   if (root.dataset.live === state) return;
-  const icon = chip.querySelector("use");
-  icon.setAttribute("href", icon.getAttribute("href").replace(/#.*/, `#i-${WORDS[state][1] ?? "refresh"}`));
-  chip.querySelector("b").textContent = WORDS[state][0];
-  chip.className = `live ${state}`;
   root.dataset.live = state;
+  chip.className = `live ${state}`;
+  const [word, icon = "refresh"] = WORDS[state];
+  chip.querySelector("b").textContent = word;
+  const use = chip.querySelector("use");
+  use.setAttribute("href", use.getAttribute("href").replace(/#.*/, `#i-${icon}`));
   document.dispatchEvent(new CustomEvent("live:state", { detail: { state } }));
 }
 
 // What the panels meet when they fetch themselves.
 const isPanel = (ctx) => ctx?.sourceEvent?.type.startsWith("live:");
+const isSelecting = (panel) => panel.dataset.liveFreeze && panel.isConnected && panel.querySelector(panel.dataset.liveFreeze);
 function fetched({ detail: { ctx } }) {
+  const came = ctx?.response?.status < 400;
   if (ctx?.response?.status === 401) return signOut();
   if (!isPanel(ctx)) return;
-  const came = ctx.response?.status < 400;
   polled = came && link === "reconnecting";
   if (came) newsAt = Date.now();
-  else if (link === "live") { clearTimeout(again); again = setTimeout(tell, AGAIN_MS, "resync"); }
+  else if (link === "live") again ||= setTimeout(() => { again = 0; tell("resync"); }, AGAIN_MS);
   show();
 }
 function hold(event) {
-  const panel = event.detail.ctx.sourceElement;
-  if (!isPanel(event.detail.ctx) || !isSelecting(panel)) return;
-  event.preventDefault();
-  held.add(panel);
-  show();
+  const { ctx } = event.detail;
+  if (isPanel(ctx) && isSelecting(ctx.sourceElement)) { event.preventDefault(); held.add(ctx.sourceElement); show(); }
 }
-const isSelecting = (panel) => panel.isConnected && panel.dataset.liveFreeze && panel.querySelector(panel.dataset.liveFreeze);
 function thaw() {
   const freed = [...held].filter((panel) => !isSelecting(panel) && held.delete(panel));
   if (freed.length) { show(); tell("resync"); }
 }
 
 if (root.dataset.liveSrc) {
-  document.addEventListener("htmx:after:request", fetched);
-  document.addEventListener("htmx:error", fetched);
+  for (const name of ["htmx:after:request", "htmx:error"]) document.addEventListener(name, fetched);
   document.addEventListener("htmx:before:request", hold);
   for (const name of ["change", "live:thaw"]) document.addEventListener(name, thaw);
-  document.addEventListener("visibilitychange", () => document.hidden ? hide() : open());
-  addEventListener("pagehide", hide);
+  document.addEventListener("visibilitychange", open);
+  addEventListener("pagehide", () => leave("paused"));
   addEventListener("pageshow", ({ persisted }) => persisted && open());
   addEventListener("online", open);
   tabs.onmessage = () => link === "signed-out" && open();
   setInterval(show, 1_000);
-  setInterval(() => (link === "reconnecting" || link === "degraded") && tell("resync"), POLL_MS);
-  document.hidden ? hide() : open();
+  setInterval(() => ["reconnecting", "degraded"].includes(link) && tell("resync"), POLL_MS);
+  open();
 }

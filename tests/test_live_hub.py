@@ -1,0 +1,138 @@
+"""The hub bounds what it keeps, and a stream ends when it should."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+from pytest_django.fixtures import SettingsWrapper
+
+from console.live.drain import drain_on_signals
+from console.live.hub import MOST_STREAMS, MOST_STREAMS_OF_ONE, Client, Hub, NoRoom
+from console.live.stream import write_frames
+from runs.queries.since import MOST, Moved, Since
+
+EVERYTHING = frozenset({"*"})
+
+
+def make_client(hub: Hub, *, user: int = 1, agents: frozenset[str] = EVERYTHING) -> Client:
+    client = Client(user=user, session="s")
+    client.agents = agents
+    hub.join(client)
+    return client
+
+
+def moved(entry: int, *, run: int | None = 7, agent: str | None = "refund-desk", noun: str = "step") -> Moved:
+    return Moved(entry=entry, xid=100 + entry, run=run, agent=agent, noun=noun)
+
+
+def since(*entries: Moved, mark: int = 100, complete: bool = True) -> Since:
+    return Since(mark=mark, moved=entries, complete=complete)
+
+
+def events_of(frames: list[str]) -> list[str]:
+    return [line.removeprefix("event: ") for frame in frames for line in frame.splitlines() if line.startswith("event")]
+
+
+async def collect(frames: AsyncIterator[str]) -> list[str]:
+    return [frame async for frame in frames]
+
+
+def test_each_entry_is_told_once_however_long_a_writer_holds_the_mark_back() -> None:
+    hub = Hub()
+    client = make_client(hub)
+    hub.begin(since(moved(1)))
+    hub.pass_on(since(moved(1), moved(2)))
+    assert client.take() == (None, ["run.7", "runs"])
+    hub.pass_on(since(moved(1), moved(2)))
+    assert client.take() == (None, [])
+    hub.pass_on(since(moved(1), moved(2), moved(3, run=8), mark=103))
+    assert client.take() == (None, ["run.8", "runs"])
+
+
+def test_who_has_just_come_is_not_told_what_it_read_itself() -> None:
+    hub = Hub()
+    hub.begin(since())
+    early, late = make_client(hub), make_client(hub)
+    late.knows = since(moved(2), mark=102)
+    hub.pass_on(since(moved(1, run=1), moved(2, run=2), moved(3, run=3)))
+    assert early.take()[1] == ["run.1", "run.2", "run.3", "runs"]
+    assert late.take()[1] == ["run.3", "runs"]
+
+
+def test_only_those_who_may_see_the_agent_are_told() -> None:
+    hub = Hub()
+    hub.begin(since())
+    others, nobody = make_client(hub, agents=frozenset({"stock-watch"})), make_client(hub, agents=frozenset())
+    hub.pass_on(since(moved(1), moved(2, run=9, agent="stock-watch", noun="approval"), moved(3, run=None)), hints=["x"])
+    assert others.take()[1] == ["approvals", "journal", "run.9", "runs", "x"]
+    assert nobody.take()[1] == []
+
+
+def test_more_than_can_be_told_one_by_one_is_told_as_everything() -> None:
+    hub = Hub()
+    client = make_client(hub)
+    client.tell([f"run.{n}" for n in range(MOST + 1)])
+    assert client.take() == ("resync", [])
+    hub.begin(since())
+    hub.pass_on(since(moved(1), complete=False))
+    assert client.take() == ("resync", [])
+    hub.pass_on(since(moved(2), complete=False))
+    assert client.take() == (None, ["run.7", "runs"]), "everything is asked for once in a while, not at every look"
+
+
+def test_there_is_room_for_so_many() -> None:
+    hub = Hub()
+    kept = [make_client(hub, user=n) for n in range(MOST_STREAMS)]
+    with pytest.raises(NoRoom):
+        make_client(hub, user=MOST_STREAMS)
+    kept.pop()  # one that was never read: nothing else has to be done for its place
+    kept.append(make_client(hub, user=MOST_STREAMS))
+
+    hub = Hub()
+    kept = [make_client(hub) for _ in range(MOST_STREAMS_OF_ONE)]
+    with pytest.raises(NoRoom):
+        make_client(hub)
+
+
+def test_an_old_stream_says_goodbye_and_its_client_comes_back(settings: SettingsWrapper) -> None:
+    settings.LIVE_HEARTBEAT_S, settings.LIVE_STREAM_S = 0.05, 0.3
+    hub = Hub()
+    hub.recover(since())
+
+    events = events_of(asyncio.run(collect(write_frames(make_client(hub), hub, mark=1))))
+    assert (events[0], set(events[1:-1]), events[-1]) == ("hello", {"ping"}, "bye")
+    assert not hub.clients
+
+
+def test_a_stream_without_a_listener_says_so_at_once_and_a_draining_server_opens_none() -> None:
+    hub = Hub()
+
+    async def watch() -> list[str]:
+        client = make_client(hub)
+        asyncio.get_running_loop().call_later(0.05, hub.drain)
+        return await collect(write_frames(client, hub, mark=1))
+
+    assert events_of(asyncio.run(watch())) == ["hello", "degraded", "bye"]
+    with pytest.raises(NoRoom):
+        make_client(hub)
+
+
+def test_a_signal_drains_and_still_reaches_who_waited_for_it() -> None:
+    heard: list[str] = []
+
+    async def serve() -> None:
+        with drain_on_signals(lambda: heard.append("drain")):
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.sleep(0.05)
+
+    def stop(number: int, frame: object) -> None:
+        heard.append("server")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        asyncio.run(serve())
+        assert sorted(heard) == ["drain", "server"]
+        assert signal.getsignal(signal.SIGTERM) is stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
