@@ -25,7 +25,7 @@ from typing import Any
 import psycopg
 
 from runs.board import Board, Role
-from runs.examples.shop.client import ShopClient
+from runs.examples.shop.client import ShopClient, ShopRefused, ShopUnknown
 from runs.supervise import ProcessStat, is_alive, read_processes, read_stat
 from tests.process_tools import ROOT, find_marked, make_mark
 from tests.waiting import wait_until
@@ -68,6 +68,7 @@ _SEATS = {
 _HOLDERS = """
     SELECT p.pid, p.start_ticks FROM runs_run r JOIN runs_process p ON p.id = r.holder
     WHERE r.state = 'running' AND p.ended_at IS NULL
+    ORDER BY EXISTS (SELECT FROM runs_attempt a WHERE a.holder = r.holder AND a.outcome = 'open') DESC
 """
 _PERFORMERS = """
     SELECT p.pid, p.start_ticks FROM runs_attempt a JOIN runs_process p ON p.id = a.performer
@@ -124,17 +125,18 @@ class Fleet:
         self.folder = folder
         self.data = folder / "data"
         self.lease_s = lease_s
-        self._mark = make_mark("fleet")
+        self.mark = make_mark("fleet")
         self._port = _find_free_port()
         self._workers = workers
         self._env = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC_", "LONGWATCH_"))},
-            "MARK": self._mark,
+            "MARK": self.mark,
             "LONGWATCH_LEASE_S": str(lease_s),
             "LONGWATCH_GRACE_S": str(grace_s),
             **env,
         }
-        self._env.pop("DATABASE_URL", None)
+        for inherited in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE"):
+            self._env.pop(inherited, None)
         self._up: subprocess.Popen[bytes] | None = None
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._tokens: dict[str, str] = {}
@@ -185,7 +187,7 @@ class Fleet:
 
     def left(self) -> set[int]:
         """What of it still lives, its PostgreSQL included."""
-        return find_marked(self._mark) | find_marked(f"{self.data}/pg")
+        return find_marked(self.mark) | find_marked(f"{self.data}/pg")
 
     def tell(self, *, lines: int = 25) -> str:
         """The ends of its logs, for whoever reads a failure."""
@@ -277,7 +279,8 @@ class Fleet:
         return []
 
     def _find_postmaster(self) -> list[Victim]:
-        mine = {stat.pid: stat for stat in read_processes() if stat.pid in find_marked(f"{self.data}/pg")}
+        marked = find_marked(f"{self.data}/pg")
+        mine = {stat.pid: stat for stat in read_processes() if stat.pid in marked}
         # The one that is no other's child, and whose command line is the server's own.
         return [
             _victim(stat)
@@ -296,7 +299,7 @@ class Fleet:
         try:
             if self._connection is None:
                 self._connection = psycopg.connect(self.database_url, autocommit=True, connect_timeout=5)
-            return self._connection.execute(statement, parameters).fetchall()  # type: ignore[arg-type]
+            return self._connection.execute(statement, parameters).fetchall()
         except psycopg.OperationalError:
             self._forget_connection()
             return []
@@ -335,9 +338,15 @@ class Fleet:
 
     def api_until(self, method: str, path: str, body: object = None, **options: str) -> Answer:
         """The same, as often as it takes: only for what may be asked twice."""
-        return wait_until(
-            lambda: self.api(method, path, body, **options), what=f"{method} {path}", timeout_s=60, poll_s=0.3
-        )
+        got: list[Answer] = []
+
+        def asked() -> bool:
+            if answer := self.api(method, path, body, **options):
+                got.append(answer)
+            return bool(got)
+
+        wait_until(asked, what=f"{method} {path}", timeout_s=90, poll_s=0.3)
+        return got[0]
 
     def manage(self, *arguments: str) -> str:
         """Run a command of `manage.py` against this installation; what it printed."""
@@ -369,12 +378,15 @@ class Fleet:
     def surely[T](self, work: Callable[[], T]) -> T:
         """Do something at the shop, which may be being started again."""
 
-        def tried() -> tuple[T] | None:
-            with suppress(Exception):
-                return (work(),)
-            return None
+        got: list[T] = []
 
-        return wait_until(tried, what="the shop answers", timeout_s=60, poll_s=0.2)[0]
+        def tried() -> bool:
+            with suppress(ShopRefused, ShopUnknown):
+                got.append(work())
+            return bool(got)
+
+        wait_until(tried, what="the shop answers", timeout_s=90, poll_s=0.2)
+        return got[0]
 
     def _token(self, role: str) -> str:
         if role not in self._tokens:

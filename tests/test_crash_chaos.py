@@ -3,21 +3,18 @@
 import os
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
 from pytest_django import DjangoDbBlocker
 
-from console.databases import read_database_url
 from runs import sql
 from runs.examples.shop.client import ShopClient
 from tests.fleet import Fleet, Part
 from tests.invariants import find_violations, list_doubts
+from tests.stage import looking_at
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
 
@@ -112,9 +109,11 @@ class Chaos:
         """Kill, decide and start until enough was killed and every run is over."""
         everything_at = {KILLS // 3, 2 * KILLS // 3}
         began = time.monotonic()
-        kill_at = began
+        kill_at = decide_at = began
         while True:
-            self.decide()
+            if time.monotonic() >= decide_at:
+                self.decide()
+                decide_at = time.monotonic() + 1.0
             still_open = self.open_runs()
             if self.killed >= KILLS and not still_open:
                 return
@@ -127,7 +126,7 @@ class Chaos:
                     self.fleet.kill(Part.EVERYTHING)
                 else:
                     self.kill_one()
-                kill_at = time.monotonic() + self.dice.uniform(0.5, 3.0)
+                kill_at = time.monotonic() + self.dice.uniform(0.3, 3.0)
             time.sleep(0.2)
 
 
@@ -163,13 +162,13 @@ def test_ten_runs_reach_their_end_while_everything_is_killed(
 def make_shop_difficult(shop: ShopClient) -> None:
     """Widen the windows in which a death hurts, and let some answers never come."""
     refund = {"method": "POST", "path_regex": "/refunds$"}
-    shop.add_fault("slow_after", match=refund, seconds=0.6, chance=0.5)
-    shop.add_fault("slow", match=refund, seconds=0.4, chance=0.3)
+    shop.add_fault("slow_after", match=refund, seconds=0.8, chance=0.6)
+    shop.add_fault("slow", match=refund, seconds=0.4, chance=0.4)
     shop.add_fault("act_and_drop", match=refund, chance=0.1)
-    shop.add_fault("slow", match={"method": "GET"}, seconds=0.2, chance=0.3)
+    shop.add_fault("slow", match={"method": "GET"}, seconds=0.3, chance=0.4)
 
 
-def check_outcomes(chaos: Chaos) -> Iterator[str] | list[str]:
+def check_outcomes(chaos: Chaos) -> list[str]:
     """Every run succeeded and was verified; what was rejected was not paid, and all else that was asked, once."""
     wrong = [
         f"run {run} is {state}, {verified}: {reason}"
@@ -187,16 +186,3 @@ def check_outcomes(chaos: Chaos) -> Iterator[str] | list[str]:
             if outcome.startswith("refunded") != (request["order"] in paid):
                 wrong.append(f"request {request['request']} says {outcome!r}; paid: {request['order'] in paid}")
     return wrong
-
-
-@contextmanager
-def looking_at(url: str) -> Iterator[None]:
-    """Let this process's own queries go to another database."""
-    before = dict(connection.settings_dict)
-    connection.close()
-    connection.settings_dict.update(read_database_url(url, engine_process=False, process_name="pytest"))
-    try:
-        yield
-    finally:
-        connection.close()
-        connection.settings_dict.update(before)
