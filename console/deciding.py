@@ -6,6 +6,7 @@ from decimal import Decimal, InvalidOperation
 
 from django.http import QueryDict
 
+from console.display.outside import drop_hidden
 from runs.agents import Json
 from runs.approvals import Said
 from runs.errors import Malformed
@@ -89,10 +90,10 @@ def _read_argument(form: QueryDict, name: str, shown: Json) -> Json:
 
 
 def write_field(value: Json) -> str:
-    """An argument as it stands in the form."""
-    if isinstance(value, str):
-        return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
+    """An argument as it stands in the form: without what nobody can see. Untouched, it stays as it was, whole."""
+    if value is None:
+        return ""
+    return drop_hidden(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _unfold(text: str) -> str:

@@ -166,7 +166,9 @@ def test_health_is_open_to_all(method: str, path: str) -> None:
 def test_a_revoked_token_and_one_of_someone_who_left_open_nothing(scene: Scene) -> None:
     person = make_person("vera", Role.VIEWER)
     client = api_of(person)
+    assert person.api_tokens.get().last_used_at is None
     assert client.get("/runs").status_code == 200
+    assert person.api_tokens.get().last_used_at is not None
     User.objects.filter(pk=person.pk).update(is_active=False)
     assert client.get("/runs").status_code == 401
     User.objects.filter(pk=person.pk).update(is_active=True)

@@ -37,6 +37,11 @@ def count_hidden(text: str) -> int:
     return 0 if text.isascii() and text.isprintable() else sum(len(_show_exact_character(c)) > 1 for c in text)
 
 
+def drop_hidden(text: str) -> str:
+    """Without the characters that `show_exactly` writes out: for a field in which people edit what they see."""
+    return text if text.isascii() and text.isprintable() else "".join(c for c in text if _show_exact_character(c) == c)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shown:
     """A value to be read before it is used: complete, with its length when it is long, and how much of it was hidden."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from console.display.figures import plural, write_ago, write_duration
-from console.display.marks import WAITING, mark_run
+from console.display.marks import RUN, WAITING, mark_run
 from console.display.outside import show
 from console.display.waits import say_and_then, say_until, say_whom
 from runs.queries import RunDetail
@@ -90,7 +90,7 @@ def _explain_end(run: RunDetail, now: datetime) -> Why:
         tone, sentence = "calm", _say_outcome(run)
         answers.append(Answer(label="Checked outside", words=_CHECKED.get(run.verified, run.verified)))
     else:
-        tone, sentence = "danger", show(run.why)
+        tone, sentence = "danger", f"{RUN[run.state].word}: {show(run.why)}"
     return Why(tone=tone, icon=mark.icon, sentence=sentence, answers=answers)
 
 

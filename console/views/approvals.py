@@ -133,7 +133,10 @@ def _show(
         for argument in found.view.arguments:
             if argument.name in card.arguments:
                 text = typed.get(ARGUMENT + argument.name, write_field(card.arguments[argument.name]))
-                fields.append({"name": argument.name, "text": text, "is_long": len(text) > 60 or "\n" in text})
+                is_long = len(text) > 60 or "\n" in text
+                fields.append(
+                    {"name": argument.name, "text": text, "is_long": is_long, "hidden": argument.value.hidden}
+                )
     numbers = [line.id for line in pending]
     place = numbers.index(card.id) + 1 if card.id in numbers else 0
     context = _describe_inbox(request, pending, current=card.id) | {

@@ -1,0 +1,164 @@
+"""The list of runs: why each is where it is, filters in the address, rows that keep their places."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from runs import clock, operations
+from runs.access import Role
+from runs.models import Run
+from tests import page_situations, situations
+from tests.page_tools import client_of, read
+from tests.people import make_person, make_stranger, operator, viewer
+
+__all__ = ["operator", "viewer"]
+
+pytestmark = pytest.mark.django_db
+
+
+def rows_of(response: Any) -> list[int]:
+    return [int(number) for number in re.findall(r'<tr id="run-(\d+)"', response.content.decode())]
+
+
+def test_a_row_says_why_on_whom_since_when_until_when_and_what_then(operator: User, viewer: User) -> None:
+    run = situations.start(operator, goal="Work the requests of Sunday")
+    situations.ask_approval(run, valid_for_s=540)
+    clock.shift(timedelta(seconds=61))
+    words = read(client_of(viewer).get("/runs"))
+    for expected in (
+        "Work the requests of Sunday",
+        f"{run.pk} · refund-desk",
+        "Step 1 (refund): amount 420.00 is above 200.",
+        "an approver · waits 1 min · in 7 min you are asked again",
+        "$0.00",
+    ):
+        assert expected in words, expected
+
+
+def test_what_needs_a_person_is_loud_and_what_waits_on_the_world_is_not(operator: User, viewer: User) -> None:
+    asking = situations.ask_approval(situations.start(operator))
+    queued = situations.start(operator)
+    page = client_of(viewer).get("/runs").content.decode()
+    asked, rest = page.split(f'<tr id="run-{asking.run.pk}"')[1], page.split(f'<tr id="run-{queued.pk}"')[1]
+    assert 'class="pill waiting loud person"' in asked.split("</tr>")[0]
+    assert 'class="pill queued"' in rest.split("</tr>")[0]
+
+
+def test_a_paused_a_held_and_a_stopping_run_say_so(operator: User, viewer: User) -> None:
+    stopping, paused = situations.start(operator), situations.start(operator)
+    situations.take(stopping)
+    operations.stop_run(stopping.pk, reason="wrong batch", by=operator)
+    operations.pause_run(paused.pk, reason="looking at order 7", by=operator)
+    words = read(client_of(viewer).get("/runs"))
+    assert "Paused: looking at order 7" in words
+    assert "goes on when somebody resumes it" in words
+    assert "Stopping 1 call in flight" in words
+
+
+def test_a_doubt_is_shown_as_one(operator: User, viewer: User) -> None:
+    page_situations.put_in_doubt(situations.start(operator))
+    words = read(client_of(viewer).get("/runs"))
+    assert "In doubt" in words
+    assert "it is not known whether refund happened" in words
+    assert "a person who can find out" in words
+
+
+def test_a_run_that_nobody_takes_is_overdue(operator: User, viewer: User) -> None:
+    situations.start(operator)
+    clock.shift(timedelta(seconds=600))
+    assert "overdue 10 min" in read(client_of(viewer).get("/runs"))
+
+
+def test_filters_stand_in_the_address_and_can_be_taken_away_one_by_one(operator: User, viewer: User) -> None:
+    asking = situations.ask_approval(situations.start(operator))
+    stopped = situations.start(operator, goal="Count the parcels")
+    operations.stop_run(stopped.pk, reason="wrong batch", by=operator)
+    client = client_of(viewer)
+    assert rows_of(client.get("/runs?state=stopped")) == [stopped.pk]
+    assert rows_of(client.get("/runs?waiting_for=people")) == [asking.run.pk]
+    assert rows_of(client.get("/runs?state=open,stopped")) == [stopped.pk, asking.run.pk]
+    assert rows_of(client.get("/runs?q=parcels")) == [stopped.pk]
+    assert rows_of(client.get(f"/runs?q={asking.run.pk}")) == [asking.run.pk]
+    page = client.get("/runs?state=stopped&agent=stock-watch")
+    words = read(page)
+    assert "No runs match this filter" in words
+    assert "state is stopped, agent is stock-watch" in words
+    assert 'href="/runs?agent=stock-watch"' in page.content.decode()
+
+
+def test_a_wrong_filter_is_refused_with_what_is_known(viewer: User) -> None:
+    response = client_of(viewer).get("/runs?state=sleeping")
+    assert response.status_code == 400
+    assert "Known: queued, running" in read(response)
+    assert client_of(viewer).get("/runs?after=x").status_code == 400
+
+
+def test_no_runs_yet_says_how_to_start_one(operator: User, viewer: User) -> None:
+    assert "No runs yet" in read(client_of(viewer).get("/runs"))
+    assert 'href="/runs/new"' not in client_of(viewer).get("/runs").content.decode()
+    assert 'href="/runs/new"' in client_of(operator).get("/runs").content.decode()
+
+
+def test_pages_are_cut_by_a_cursor_and_move_nothing(operator: User, viewer: User, monkeypatch: Any) -> None:
+    monkeypatch.setattr("console.views.runs.PAGE", 2)
+    numbers = [situations.start(operator).pk for _ in range(5)][::-1]
+    client = client_of(viewer)
+    first = client.get("/runs")
+    assert rows_of(first) == numbers[:2]
+    situations.start(operator)
+    second = client.get(f"/runs?after={numbers[1]}")
+    assert rows_of(second) == numbers[2:4]
+    assert f'href="/runs?after={numbers[3]}"' in second.content.decode()
+
+
+def test_a_refresh_keeps_the_rows_in_their_places_and_counts_what_is_new(operator: User, viewer: User) -> None:
+    first, second = situations.start(operator), situations.start(operator)
+    client = client_of(viewer)
+    panel = f"/runs/panels/rows?state=open&shown={second.pk},{first.pk}"
+    assert (
+        f'hx-get="{panel.replace(",", "%2C").replace("&", "&amp;")}"' in client.get("/runs?state=open").content.decode()
+    )
+    operations.stop_run(first.pk, reason="wrong batch", by=operator)
+    situations.start(operator)
+    refreshed = client.get(panel)
+    assert rows_of(refreshed) == [second.pk, first.pk]
+    words = read(refreshed)
+    assert "1 new run, show" in words
+    assert "wrong batch" in words
+
+
+def test_a_panel_shows_no_run_that_the_reader_may_not_see(operator: User) -> None:
+    run = situations.start(operator)
+    client = client_of(make_person("noor", Role.VIEWER, agents=("stock-watch",)))
+    assert rows_of(client.get(f"/runs/panels/rows?shown={run.pk}")) == []
+    assert rows_of(client.get("/runs")) == []
+    assert client_of(make_stranger()).get("/runs").status_code == 404
+
+
+@pytest.mark.parametrize("shown", ["", "x", "0", "-1", "1,1,1", "9" * 18, "9" * 400, "1%002"])
+def test_a_panel_takes_any_numbers(viewer: User, shown: str) -> None:
+    assert client_of(viewer).get(f"/runs/panels/rows?shown={shown}").status_code == 200
+
+
+def test_somebody_who_signed_out_is_sent_to_sign_in_and_a_panel_answers_401(viewer: User) -> None:
+    assert Client().get("/runs?state=open")["Location"] == "/sign-in?next=/runs%3Fstate%3Dopen"
+    assert Client().get("/runs/panels/rows", headers={"HX-Request": "true"}).status_code == 401
+
+
+def test_a_list_takes_as_many_queries_for_fifty_runs_as_for_one(operator: User, viewer: User) -> None:
+    client = client_of(viewer)
+    situations.ask_approval(situations.start(operator))
+    with CaptureQueriesContext(connection) as one:
+        client.get("/runs")
+    for _ in range(12):
+        situations.ask_approval(situations.start(operator))
+    with CaptureQueriesContext(connection) as many:
+        client.get("/runs")
+    assert Run.objects.count() == 13
+    assert len(many) == len(one) <= 16, [query["sql"][:80] for query in one]
