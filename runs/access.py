@@ -222,7 +222,15 @@ def spend_sign_in_token(token: str) -> User | None:
 def find_token_user(token: str) -> User | None:
     """The active user that a bearer token acts as."""
     found = ApiToken.objects.filter(digest=_digest(token), revoked_at__isnull=True).select_related("user").first()
-    return found.user if found and found.user.is_active else None
+    if found is None or not found.user.is_active:
+        return None
+    # Once a minute is often enough to see which tokens are not used any more.
+    sql.execute(
+        "UPDATE runs_apitoken SET last_used_at = lw_clock() WHERE id = %s"
+        " AND (last_used_at IS NULL OR last_used_at < lw_clock() - interval '1 minute')",
+        [found.pk],
+    )
+    return found.user
 
 
 def make_sign_in_token(user: AbstractBaseUser) -> str:

@@ -162,6 +162,14 @@ class BudgetForm(RefusableForm):
     class Meta:
         model = Budget
         fields = [*(f"{d}_limit" for d in DIMENSIONS), "working_limit_s"]
+        labels = {
+            "usd_limit": "USD",
+            "tokens_limit": "Tokens",
+            "calls_limit": "Model calls",
+            "effects_limit": "Effects",
+            "steps_limit": "Steps",
+            "working_limit_s": "Working time, in seconds",
+        }
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()

@@ -1,5 +1,6 @@
 """The API's documentation as a plain page of our own: ninja's would load scripts from elsewhere, which our CSP refuses."""
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,14 @@ from ninja import NinjaAPI
 from ninja.openapi.docs import DocsBase
 
 type Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A piece of a description: what stood between backticks is code."""
+
+    words: str
+    is_code: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +42,7 @@ class Call:
     method: str
     path: str
     summary: str
-    description: str
+    description: list[Text]
     needs_token: bool
     parameters: list[Field]
     body: list[Field]
@@ -49,7 +58,7 @@ class Group:
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     name: str
-    description: str
+    description: list[Text]
     fields: list[Field]
 
 
@@ -72,7 +81,7 @@ def read_groups(schema: Schema) -> list[Group]:
 def read_shapes(schema: Schema) -> list[Shape]:
     shapes = schema.get("components", {}).get("schemas", {})
     return [
-        Shape(name=name, description=shape.get("description", ""), fields=_read_fields(shape))
+        Shape(name=name, description=_read_text(shape.get("description", "")), fields=_read_fields(schema, shape))
         for name, shape in sorted(shapes.items())
         if shape.get("properties")
     ]
@@ -86,34 +95,40 @@ def _read_call(schema: Schema, path: str, method: str, operation: Schema) -> Cal
         method=method.upper(),
         path=path,
         summary=operation.get("summary", ""),
-        description=operation.get("description", ""),
+        description=_read_text(operation.get("description", "")),
         needs_token=bool(operation.get("security")),
         parameters=[
             Field(
                 name=parameter["name"],
-                type=f"{_write_type(parameter['schema'])} ({parameter['in']})",
+                type=f"{_write_type(schema, parameter['schema'])} ({parameter['in']})",
                 required=parameter.get("required", False),
                 note=parameter.get("description", ""),
             )
             for parameter in operation.get("parameters", [])
         ],
-        body=_read_fields(body),
+        body=_read_fields(schema, body),
         answers=[
             Answer(
                 status=str(status),
-                type=", ".join(_write_type(content["schema"]) for content in answer.get("content", {}).values()),
+                type=", ".join(
+                    _write_type(schema, content["schema"]) for content in answer.get("content", {}).values()
+                ),
             )
             for status, answer in operation["responses"].items()
         ],
     )
 
 
-def _read_fields(shape: Schema) -> list[Field]:
+def _read_fields(schema: Schema, shape: Schema) -> list[Field]:
     required = shape.get("required", [])
     return [
-        Field(name=name, type=_write_type(field), required=name in required, note=field.get("description", ""))
+        Field(name=name, type=_write_type(schema, field), required=name in required, note=field.get("description", ""))
         for name, field in shape.get("properties", {}).items()
     ]
+
+
+def _read_text(text: str) -> list[Text]:
+    return [Text(words=words, is_code=place % 2 == 1) for place, words in enumerate(text.split("`")) if words]
 
 
 def _resolve(schema: Schema, shape: Schema) -> Schema:
@@ -127,20 +142,25 @@ def _resolve(schema: Schema, shape: Schema) -> Schema:
     return shape if shape.get("properties") else {}
 
 
-def _write_type(shape: Schema) -> str:
-    """A type in words: `integer`, `list of StepRow`, `string or null`."""
+def _write_type(schema: Schema, shape: Schema) -> str:
+    """A type in words: `integer`, `list of StepRow`, `string or null`. Only a shape with fields goes by its name."""
     if "$ref" in shape:
-        return str(shape["$ref"].rpartition("/")[2])
+        name = str(shape["$ref"].rpartition("/")[2])
+        named = schema["components"]["schemas"][name]
+        if named.get("properties"):
+            return name
+        # A value that may hold more of its kind has no shorter name.
+        return "any JSON" if shape["$ref"] in json.dumps(named) else _write_type(schema, named)
     if alternatives := shape.get("anyOf") or shape.get("allOf"):
-        return " or ".join(dict.fromkeys(_write_type(alternative) for alternative in alternatives))
+        return " or ".join(dict.fromkeys(_write_type(schema, alternative) for alternative in alternatives))
     if "enum" in shape:
         return " | ".join(str(value) for value in shape["enum"])
     kind = shape.get("type")
     if kind == "array":
-        return f"list of {_write_type(shape.get('items', {}))}"
+        return f"list of {_write_type(schema, shape.get('items', {}))}"
     if kind == "object":
         inner = shape.get("additionalProperties")
-        return f"object of {_write_type(inner)}" if isinstance(inner, dict) and inner else "object"
+        return f"object of {_write_type(schema, inner)}" if isinstance(inner, dict) and inner else "object"
     if shape.get("format") == "date-time":
         return "time"
     return str(kind or "any JSON")
