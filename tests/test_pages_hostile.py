@@ -9,7 +9,7 @@ from django.db import transaction
 
 from runs import approvals, clock, course, facts, lifecycle, operations, steps
 from runs.access import Role
-from runs.agents import get_agent
+from runs.agents import Json, get_agent
 from runs.models import Run
 from runs.states import ApprovalKind, StepKind, StepState, WaitingFor
 from tests import situations
@@ -69,7 +69,7 @@ def scene(operator: User) -> tuple[Run, list[str]]:
             observed_at=clock.now(),
             max_age_s=900.0,
         )
-        arguments = {"order": HOSTILE, "amount": "420.00", "memo": HOSTILE}
+        arguments: dict[str, Json] = {"order": HOSTILE, "amount": "420.00", "memo": HOSTILE}
         step = steps.plan(
             locked,
             steps.Asked(
