@@ -16,9 +16,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from django.conf import settings
+from django.db import connections
 
+from console.databases import read_database_url
 from console.env import process_environment
 from console.postgres import EmbeddedServer, embedded_server
+from runs.clerk import Clerk
 from runs.supervise import Exit, ProcessStat, Program, Supervisor
 
 log = logging.getLogger(__name__)
@@ -74,10 +77,11 @@ class Launch:
     _hold: int | None = None
     _alive: tuple[int, int] = field(default_factory=os.pipe)
     _ports: dict[str, int] = field(default_factory=dict)
+    _clerk: Clerk | None = None
     _supervisor: Supervisor = field(init=False)
 
     def __post_init__(self) -> None:
-        self._supervisor = Supervisor(on_exit=_ignore_exit, spare=_is_postgres)
+        self._supervisor = Supervisor(on_exit=self._take_exit, spare=_is_postgres)
 
     @property
     def url(self) -> str:
@@ -114,6 +118,9 @@ class Launch:
             self._server = embedded_server(self.data_dir).acquire(keep=True)
             url = self._server.url
         self._database_url = url
+        given = read_database_url(url, engine_process=False, process_name="up")
+        connections.databases["default"].update(given)
+        self._clerk = Clerk()
         done = self._run_command("prepare", "--json")
         if done.returncode != 0 and not self.stop_requested:
             raise CannotLaunch(done.stderr.strip() or f"The preparation ended with status {done.returncode}.")
@@ -192,6 +199,8 @@ class Launch:
         for names in STOP_ORDER:
             self._supervisor.stop(*names)
         self._supervisor.bury_rest(timeout_s=2.0)
+        if self._clerk is not None:
+            self._clerk.close(timeout_s=2.0)
         if self._server is not None:
             self._server.release()
         if keeper := self._supervisor.find_leader("keeper"):
@@ -242,6 +251,11 @@ class Launch:
                 output=_open_log(self.log_dir / f"{name}.log"),
             )
         )
+
+    def _take_exit(self, ended: Exit, name: str | None) -> None:
+        """Record the end of a gateway, of a cluster, and of what a killed cluster left to this process."""
+        if self._clerk is not None:
+            self._clerk.record(ended)
 
     def _say_that_it_runs(self) -> None:
         running = Running(
@@ -368,7 +382,3 @@ def _is_postgres(stat: ProcessStat) -> bool:
         return Path(f"/proc/{stat.pid}/comm").read_text().strip() == "postgres"
     except OSError:
         return False
-
-
-def _ignore_exit(ended: Exit, name: str | None) -> None:
-    """Do nothing: the supervisor has said what there is to say."""

@@ -8,7 +8,6 @@ adopted, buried with its group and recorded: that record is what confirms a deat
 
 import logging
 import os
-import queue
 import socket
 import sys
 import threading
@@ -16,7 +15,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from django.conf import settings
@@ -24,6 +22,7 @@ from django.db import connection
 
 from runs import processes
 from runs.board import Activity, Board, Role, Seat
+from runs.clerk import Clerk, Duty
 from runs.states import ProcessKind
 from runs.supervise import Exit, Program, Supervisor, is_alive, read_stat
 
@@ -104,7 +103,7 @@ class ClusterWatch:
     limits: Limits
     _ident: uuid.UUID | None = None
     _board: Board = field(default_factory=Board.create)
-    _exits: "queue.SimpleQueue[Exit | None]" = field(default_factory=queue.SimpleQueue)
+    _clerk: Clerk = field(default_factory=Clerk)
     _complete_ns: int = 0
     _looked_ns: int = 0
     _due_since_ns: int | None = None
@@ -116,9 +115,7 @@ class ClusterWatch:
     def run(self) -> None:
         supervisor = Supervisor(on_exit=self._take_exit)
         lifeline, hold = os.pipe()
-        clerk = threading.Thread(target=self._record_exits, name="clerk", daemon=True)
         sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
-        clerk.start()
         sweeper.start()
         parts = [f"--board-fd={self._board.fd}", f"--lifeline-fd={lifeline}", f"--workers={self.workers}"]
         supervisor.add(
@@ -139,8 +136,7 @@ class ClusterWatch:
         supervisor.bury_rest(timeout_s=FLUSH_S)
         self._clear_seats()
         self._stopped.set()
-        self._exits.put(None)
-        clerk.join(FLUSH_S)
+        self._clerk.close(timeout_s=FLUSH_S)
 
     def _look(self, supervisor: Supervisor) -> None:
         self._clear_seats()
@@ -211,7 +207,7 @@ class ClusterWatch:
         for seat in self._board.read():
             if (seat.pid, seat.start_ticks) == (ended.pid, ended.start_ticks):
                 self._board.clear(seat)
-        self._exits.put(ended)
+        self._clerk.record(ended)
 
     def _clear_seats(self) -> None:
         """Free the seats of parts which the sentinel reaped. It does not say how they ended, only that they did."""
@@ -220,26 +216,17 @@ class ClusterWatch:
             if stat is None or stat.start_ticks != seat.start_ticks:
                 self._board.clear(seat)
                 if seat.role is Role.WORKER:
-                    self._exits.put(
+                    self._clerk.record(
                         Exit(pid=seat.pid, start_ticks=seat.start_ticks, status=None, signal=None, maxrss_bytes=None)
                     )
-
-    def _record_exits(self) -> None:
-        """Write every exit, in order, however long the database is away."""
-        while (ended := self._exits.get()) is not None:
-            duty = _Duty(what="An exit cannot be recorded yet", call=partial(_record_exit, ended))
-            while not duty.do_if_due():
-                if self._stopped.wait(0.5) and self._exits.empty():
-                    return
-        connection.close()
 
     def _sweep(self) -> None:
         """Sweep, show that this cluster is here, and ask the database what its parts cannot show on the board."""
         duties = [
-            _Duty(what="The sweep failed", call=self.sweep, every_s=SWEEP_EVERY_S),
-            _Duty(what="The cluster cannot show that it is here", call=self._show_alive, every_s=SEEN_EVERY_S),
-            _Duty(what="Due runs cannot be looked for", call=self._look_for_due, every_s=self.limits.due / 3),
-            _Duty(what="Leases cannot be looked at", call=self._look_at_leases, every_s=1.0),
+            Duty(what="The sweep failed", call=self.sweep, every_s=SWEEP_EVERY_S),
+            Duty(what="The cluster cannot show that it is here", call=self._show_alive, every_s=SEEN_EVERY_S),
+            Duty(what="Due runs cannot be looked for", call=self._look_for_due, every_s=self.limits.due / 3),
+            Duty(what="Leases cannot be looked at", call=self._look_at_leases, every_s=1.0),
         ]
         while not self._stopped.wait(SWEEP_EVERY_S / 2):
             for duty in duties:
@@ -275,41 +262,3 @@ class ClusterWatch:
             cursor.execute(HOLDERS, [socket.gethostname(), processes.boot_id()])
             holders = set(cursor.fetchall())
         self._idle_hands = {who: known.get(who, now_ns) for who in busy if who not in holders}
-
-
-def _record_exit(ended: Exit) -> None:
-    processes.record_exit(
-        boot=processes.boot_id(),
-        pid=ended.pid,
-        started=ended.start_ticks,
-        status=ended.status,
-        signal=ended.signal,
-        maxrss=ended.maxrss_bytes,
-    )
-
-
-@dataclass(kw_only=True)
-class _Duty:
-    """Something that is done every now and then, and fails as long as the database is away: said once per outage."""
-
-    what: str
-    call: Callable[[], object]
-    every_s: float = 0.0
-    _due_at: float = 0.0
-    _well: bool = True
-
-    def do_if_due(self) -> bool:
-        """Do it if it is time; False when it failed."""
-        if time.monotonic() < self._due_at:
-            return True
-        self._due_at = time.monotonic() + self.every_s
-        try:
-            self.call()
-        except Exception as error:
-            if self._well:
-                log.warning("%s: %s", self.what, str(error).strip() or type(error).__name__, exc_info=error)
-            self._well = False
-            connection.close()
-            return False
-        self._well = True
-        return True
