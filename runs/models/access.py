@@ -26,6 +26,9 @@ class ApiToken(models.Model):
     last_used_at = models.DateTimeField(null=True)
     revoked_at = models.DateTimeField(null=True)
 
+    class Meta:
+        verbose_name = "API token"
+
     def __str__(self) -> str:
         return self.name
 

@@ -88,6 +88,7 @@ class LedgerEntry(models.Model):
     at = models.DateTimeField()
 
     class Meta:
+        verbose_name_plural = "ledger entries"
         constraints = [
             # A grant says how a limit changed; everything else is what an attempt used or may use, and never negative.
             models.CheckConstraint(
