@@ -1401,6 +1401,12 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="key",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("state__in", ["taken", "in_doubt", "done", "failed"])), name="key_state_known"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="key",
             constraint=models.UniqueConstraint(
                 fields=("namespace", "intent", "occurrence", "generation"), name="key_once"
             ),
@@ -1431,6 +1437,10 @@ class Migration(migrations.Migration):
             model_name="journalentry",
             index=models.Index(fields=["kind", "-id"], name="journal_by_kind"),
         ),
+        migrations.AddIndex(
+            model_name="journalentry",
+            index=models.Index(fields=["xid"], name="journal_since"),
+        ),
         migrations.AddConstraint(
             model_name="journalentry",
             constraint=models.UniqueConstraint(
@@ -1449,6 +1459,12 @@ class Migration(migrations.Migration):
             model_name="fact",
             constraint=models.UniqueConstraint(fields=("run", "name"), name="fact_once_per_run"),
         ),
+        migrations.AddConstraint(
+            model_name="fact",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("max_age_s__gt", 0), ("max_age_s__lt", 10000000000.0)), name="fact_ages"
+            ),
+        ),
         migrations.AddIndex(
             model_name="event",
             index=models.Index(
@@ -1466,6 +1482,30 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="attempt",
             index=models.Index(condition=models.Q(("outcome", "open")), fields=["run"], name="attempt_open_by_run"),
+        ),
+        migrations.AddConstraint(
+            model_name="attempt",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "outcome__in",
+                        [
+                            "open",
+                            "done",
+                            "failed",
+                            "refused",
+                            "not_begun",
+                            "unknown",
+                            "lost",
+                            "dead",
+                            "cut",
+                            "disproved",
+                            "proved",
+                        ],
+                    )
+                ),
+                name="attempt_outcome_known",
+            ),
         ),
         migrations.AddConstraint(
             model_name="attempt",
@@ -1509,6 +1549,15 @@ class Migration(migrations.Migration):
                 condition=models.Q(("state__in", ["pending", "approved"])),
                 fields=["expires_at"],
                 name="approval_expiry",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="approval",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("state__in", ["pending", "approved", "consumed", "rejected", "answered", "expired", "void"])
+                ),
+                name="approval_state_known",
             ),
         ),
         migrations.AddConstraint(
@@ -1563,65 +1612,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="ledgerentry",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("kind", "reserve")), fields=("budget", "attempt"), name="ledger_one_reserve"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="ledgerentry",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("kind__in", ["settle", "release"])),
-                fields=("budget", "attempt"),
-                name="ledger_one_end",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="approval",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("state__in", ["pending", "approved", "consumed", "rejected", "answered", "expired", "void"])
-                ),
-                name="approval_state_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="attempt",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "outcome__in",
-                        [
-                            "open",
-                            "done",
-                            "failed",
-                            "refused",
-                            "not_begun",
-                            "unknown",
-                            "lost",
-                            "dead",
-                            "cut",
-                            "disproved",
-                            "proved",
-                        ],
-                    )
-                ),
-                name="attempt_outcome_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="fact",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("max_age_s__gt", 0), ("max_age_s__lt", 10000000000.0)), name="fact_ages"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="key",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ["taken", "in_doubt", "done", "failed"])), name="key_state_known"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="ledgerentry",
             constraint=models.CheckConstraint(
                 condition=models.Q(("kind", "grant"), ("attempt__isnull", False), _connector="OR"),
                 name="ledger_entry_has_attempt",
@@ -1638,6 +1628,20 @@ class Migration(migrations.Migration):
                     _connector="OR",
                 ),
                 name="ledger_not_negative",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="ledgerentry",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("kind", "reserve")), fields=("budget", "attempt"), name="ledger_one_reserve"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="ledgerentry",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("kind__in", ["settle", "release"])),
+                fields=("budget", "attempt"),
+                name="ledger_one_end",
             ),
         ),
     ]
