@@ -22,7 +22,8 @@ from console.databases import read_database_url
 from console.env import process_environment
 from console.postgres import EmbeddedServer, embedded_server
 from runs.clerk import Clerk
-from runs.supervise import Exit, ProcessStat, Program, Supervisor
+from runs.supervise import Exit, ProcessStat
+from runs.supervisor import Program, Supervisor
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,8 @@ from runs import processes
 from runs.board import Activity, Board, Role, Seat
 from runs.clerk import Clerk, Duty
 from runs.states import ProcessKind
-from runs.supervise import Exit, Program, Supervisor, is_alive, read_stat
+from runs.supervise import Exit, is_alive, read_stat
+from runs.supervisor import Program, Supervisor
 
 log = logging.getLogger(__name__)
 

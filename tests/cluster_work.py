@@ -1,11 +1,12 @@
 """Work for tests of the processes alone: claims a run from the real table, takes its time, and ends it.
 
-`inputs` of a run: `seconds` it takes, `tool` to start a process that leads a group and one more in that group. Each
-finished run is a line in the file of its label `log`, which is the receiver that counts effects.
+`inputs` of a run: `seconds` it takes, `tool` to start a process that leads a group and one more in that group,
+`dies_handing_over` to end its worker when that hands its result to the monitor. Each finished run is a line in the file of its label `log`, which is the receiver that counts effects.
 """
 
 import json
 import os
+import signal
 import socket
 import time
 import uuid
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from django.db import connection
+from django_q.signals import post_execute_in_worker
 
 from runs import processes
 from runs.models import Run
@@ -54,11 +56,18 @@ def work(*, draining: Callable[[], bool]) -> int:
         if inputs.get("tool"):
             _start_tool()
         _take_time(run, epoch, float(inputs.get("seconds", 0)), draining)
+        if inputs.get("dies_handing_over"):
+            # The worst moment for q2's own timer: a worker that dies here would keep its lock.
+            post_execute_in_worker.connect(_die)
         with Path(labels["log"]).open("a") as log:
             log.write(f"{run} {os.getpid()}\n")
         _execute(END, [run, epoch])
         advanced += 1
     return advanced
+
+
+def _die(**signal_arguments: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _register() -> uuid.UUID:

@@ -198,6 +198,15 @@ def test_a_frozen_monitor_is_replaced_when_results_pile_up(host: ClusterHost, lo
     assert set(count_done(log).values()) == {1}
 
 
+def test_a_worker_that_dies_while_it_hands_over_its_result_takes_no_lock_with_it(host: ClusterHost, log: Path) -> None:
+    parts = {seat.pid for seat in host.seats() if seat.role is not Role.WORKER}
+    wait_done(log, *[add_run(log, dies_handing_over=1) for _ in range(host.workers)])
+    runs = [add_run(log) for _ in range(4)]
+    wait_done(log, *runs)
+    host.wait_complete()
+    assert parts <= {seat.pid for seat in host.seats()}, "the sentinel replaced the workers, and nobody the sentinel"
+
+
 def test_the_end_of_a_killed_workers_tool_process_is_recorded_when_its_group_is_empty(
     host: ClusterHost, log: Path
 ) -> None:

@@ -87,7 +87,7 @@ class Host:
         self.mark = make_mark("supervised")
         script = f"""
             import json, os, sys
-            from runs.supervise import Program, Supervisor
+            from runs.supervisor import Program, Supervisor
             def tell(ended, name):
                 print(json.dumps({{"name": name, "pid": ended.pid, "status": ended.status,
                                    "signal": ended.signal}}), flush=True)

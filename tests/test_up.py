@@ -156,8 +156,8 @@ def test_every_process_that_dies_is_started_again(ups: list[Up], scratch_folder:
     os.kill(wait_until(lambda: up.find("console.serve"), what="the web server"), signal.SIGKILL)
     with urllib.request.urlopen(f"{ready['url']}/api/v1/health/live", timeout=120) as answer:  # noqa: S310
         assert answer.status == 200
-    wait_until(lambda: answers(ready["url"]) and answers(ready["shop_url"]), what="both servers answer")
-    wait_until(lambda: database_answers(ready["database_url"]), what="the database answers")
+    wait_until(lambda: answers(ready["url"]) and answers(ready["shop_url"]), what="both servers answer", timeout_s=60)
+    wait_until(lambda: database_answers(ready["database_url"]), what="the database answers", timeout_s=60)
     assert up.stop() < 15
     assert not up.left()
 
@@ -190,7 +190,7 @@ def test_nothing_is_left_when_it_is_killed_and_it_starts_again_on_the_same_data(
     assert not find_marked(up.mark)
     again.process.kill()
     again.process.wait()
-    wait_until(lambda: not again.left(), timeout_s=30, what="nothing is left")
+    wait_until(lambda: not again.left(), timeout_s=60, what="nothing is left")
 
     # And after everything was killed at once, its keeper and its database included.
     ups.append(third := Up(scratch_folder / "data"))
