@@ -26,7 +26,7 @@ import psycopg
 
 from runs.board import Board, Role
 from runs.examples.shop.client import ShopClient, ShopRefused, ShopUnknown
-from runs.supervise import ProcessStat, is_alive, read_processes, read_stat
+from runs.supervise import Leader, ProcessStat, is_alive, read_processes, read_stat, reap_leader, spawn_leader
 from tests.process_tools import ROOT, find_marked, make_mark
 from tests.waiting import wait_until
 
@@ -137,7 +137,7 @@ class Fleet:
         }
         for inherited in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE"):
             self._env.pop(inherited, None)
-        self._up: subprocess.Popen[bytes] | None = None
+        self._up: Leader | None = None
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._tokens: dict[str, str] = {}
         self.kills: dict[Part, int] = {}
@@ -151,21 +151,22 @@ class Fleet:
 
     def start(self) -> None:
         """Start everything and wait for the ready line."""
-        with (self.folder / "up.err").open("ab") as errors:
-            self._up = subprocess.Popen(
-                [
-                    *(sys.executable, str(ROOT / "manage.py"), "up", f"--data={self.data}", f"--port={self._port}"),
-                    *(f"--workers={self._workers}", "--no-demo", "--json"),
-                ],
+        argv = [sys.executable, str(ROOT / "manage.py"), "up", f"--data={self.data}", f"--port={self._port}"]
+        argv += [f"--workers={self._workers}", "--no-demo", "--json"]
+        ours, theirs = os.pipe()
+        with (self.folder / "up.err").open("ab") as errors, open(ours, "rb") as output:
+            # It ends with the test, however the test ends.
+            self._up = spawn_leader(
+                argv,
                 cwd=self.folder,
                 env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
+                stdout=theirs,
+                stderr=errors.fileno(),
+                on_parent_death=signal.SIGTERM,
             )
-        assert self._up.stdout is not None
-        readable, _, _ = select.select([self._up.stdout], [], [], READY_WITHIN_S)
-        said = self._up.stdout.readline() if readable else b""
+            os.close(theirs)
+            readable, _, _ = select.select([output], [], [], READY_WITHIN_S)
+            said = output.readline() if readable else b""
         assert said, f"no ready line\n{self.tell()}"
         ready = json.loads(said)
         self.url: str = ready["url"]
@@ -178,12 +179,15 @@ class Fleet:
         if self._up is not None:
             self._kill_all()
 
-    def stop(self) -> int:
+    def stop(self) -> int | None:
         """Stop it in order, as ctrl-C does; its exit status."""
         self._forget_connection()
         assert self._up is not None
-        self._up.send_signal(signal.SIGTERM)
-        return self._up.wait(timeout=60)
+        self._up.signal(signal.SIGTERM)
+        ended = reap_leader(self._up.pid, timeout_s=60)
+        assert ended is not None, f"it does not stop\n{self.tell()}"
+        self._up = None
+        return ended.status
 
     def left(self) -> set[int]:
         """What of it still lives, its PostgreSQL included."""
@@ -243,7 +247,9 @@ class Fleet:
     def _kill_all(self) -> None:
         self._forget_connection()
         assert self._up is not None
-        self._up.kill()
+        self._up.signal(signal.SIGKILL)
+        reap_leader(self._up.pid)
+        self._up = None
 
         def gone() -> bool:
             for pid in self.left():
@@ -252,9 +258,6 @@ class Fleet:
             return not self.left()
 
         wait_until(gone, what="nothing of the fleet is left", timeout_s=30)
-        self._up.wait()
-        assert self._up.stdout is not None
-        self._up.stdout.close()
 
     def _below_up(self) -> Iterator[ProcessStat]:
         assert self._up is not None
