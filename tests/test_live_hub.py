@@ -3,9 +3,9 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
-from pytest_django.fixtures import SettingsWrapper
 
 from console.live.drain import drain_on_signals
 from console.live.hub import MOST_STREAMS, MOST_STREAMS_OF_ONE, Client, Hub, NoRoom
@@ -95,7 +95,7 @@ def test_there_is_room_for_so_many() -> None:
         make_client(hub)
 
 
-def test_an_old_stream_says_goodbye_and_its_client_comes_back(settings: SettingsWrapper) -> None:
+def test_an_old_stream_says_goodbye_and_its_client_comes_back(settings: Any) -> None:
     settings.LIVE_HEARTBEAT_S, settings.LIVE_STREAM_S = 0.05, 0.3
     hub = Hub()
     hub.recover(since())

@@ -6,6 +6,8 @@ from collections.abc import Collection
 from typing import Final, Literal
 from weakref import WeakSet
 
+from django.utils.crypto import salted_hmac
+
 from runs.queries.since import MOST, Since, name_topics
 
 MOST_STREAMS: Final = 1_000
@@ -32,6 +34,11 @@ class Client:
         self.end: End | None = None
         self._topics: set[str] = set()
         self._notice: Notice | None = None
+
+    @property
+    def session_name(self) -> str:
+        """Tells one session from the next, and lets nobody in."""
+        return salted_hmac("console.live", self.session, algorithm="sha256").hexdigest()[:16]
 
     def tell(self, topics: Collection[str]) -> None:
         self._topics |= set(topics)

@@ -1,6 +1,6 @@
 """`GET /live`: the frames of one stream.
 
-    hello     the stream is open; how often to expect a sign of life
+    hello     the stream is open; for whom, in which session, and how often to expect a sign of life
     changed   topics that moved, as a JSON list
     ping      nothing moved, and the server is there
     degraded  the database is not heard; fetch by yourself until
@@ -48,25 +48,24 @@ async def live(request: HttpRequest) -> HttpResponseBase:
     except NoRoom:
         await _close_connections()
         return _refuse()
-    since = await sync_to_async(_prepare)(client, user, _read_given_mark(request))
-    client.knows = since
+    given = _read_given_mark(request)
+    client.knows = since = await sync_to_async(_prepare)(client, user, given)
     if HUB.mark is None:
         HUB.begin(since)
+    if given is not None and (given > since.mark or not since.complete):
+        client.notify("resync")  # a mark of another database, or too long ago
+    elif given is not None:
+        client.tell(name_topics(since.moved, agents=client.agents))
     return _answer(write_frames(client, HUB, mark=since.mark))
 
 
 def _prepare(client: Client, user: User, given: int | None) -> Since:
     """Find what the person may see and has missed, and give the connection back: a stream holds none."""
     try:
-        client.agents = frozenset(visible_agents(user))
-        since = read_since(read_mark() if given is None else given)
+        client.agents = frozenset(visible_agents(user))  # first: from here on the hub tells it what moves
+        return read_since(read_mark() if given is None else given)
     finally:
         connections.close_all()
-    if given is not None and (given > since.mark or not since.complete):
-        client.notify("resync")  # a mark of another database, or too long ago
-    elif given is not None:
-        client.tell(name_topics(since.moved, agents=client.agents))
-    return since
 
 
 async def write_frames(client: Client, hub: Hub, *, mark: int) -> AsyncIterator[str]:
@@ -74,7 +73,8 @@ async def write_frames(client: Client, hub: Hub, *, mark: int) -> AsyncIterator[
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + settings.LIVE_STREAM_S * random.uniform(0.9, 1.1)  # noqa: S311
     try:
-        yield _frame("hello", mark, {"heartbeat_s": settings.LIVE_HEARTBEAT_S})
+        hello = {"heartbeat_s": settings.LIVE_HEARTBEAT_S, "user": client.user, "session": client.session_name}
+        yield _frame("hello", mark, hello)
         if hub.degraded:
             yield _frame("degraded", mark)
         while client.end is None and loop.time() < ends_at:

@@ -12,12 +12,15 @@ const held = new Set(); // panels that wait until nothing in them is selected
 let link = "reconnecting"; // or live, degraded, paused, signed-out
 let polled = false; // without a stream, the last panel that was fetched came
 let missed = false; // there was a gap that the cursor may not cover
+let reader; // whose page this is, and in which session
 let [source, watchdog, retry, again, failures] = [null, 0, 0, 0, 0];
 let [cursor, heartbeat, newsAt] = [root.dataset.liveCursor, 15_000, Date.now()];
 
 const on = {
-  hello({ heartbeat_s }) {
-    if (link === "signed-out") return location.reload(); // its forms belong to the session that ended
+  hello({ heartbeat_s, user, session }) {
+    if (reader && reader.user !== user) return location.reload();
+    if (reader && reader.session !== session) renewForms();
+    reader = { user, session };
     [heartbeat, failures, polled] = [heartbeat_s * 1000, 0, false];
     watch();
     tabs.postMessage("signed in");
@@ -56,6 +59,12 @@ function lose() {
 function signOut() {
   leave("signed-out");
   document.getElementById("alarm").textContent = "Signed out. Updates have stopped.";
+}
+async function renewForms() { // their tokens are those of a session that ended; what was typed stays
+  const fresh = new DOMParser().parseFromString(await (await fetch(location)).text(), "text/html");
+  document.body.setAttribute("hx-headers:inherited", fresh.body.getAttribute("hx-headers:inherited"));
+  const token = fresh.querySelector("[name=csrfmiddlewaretoken]")?.value;
+  for (const field of document.getElementsByName("csrfmiddlewaretoken")) field.value = token ?? field.value;
 }
 
 function tell(topic) { document.dispatchEvent(new CustomEvent(`live:${topic}`)); }

@@ -17,16 +17,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def playwright() -> Iterator[Playwright]:
-    # Playwright's loop runs in this very thread, so Django takes every query of a test for one inside a loop.
+    # Its loop runs in this very thread. So it ends with these tests, because others need loops of their own; and
+    # until then Django takes every query of a test for one inside a loop.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
     with sync_playwright() as started:
         yield started
     del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(playwright: Playwright) -> Iterator[Browser]:
     browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
     yield browser

@@ -182,6 +182,7 @@ def test_a_session_that_ends_is_said_aloud_and_signing_in_elsewhere_is_enough(
     Session.objects.all().delete()
     expect_state(page, "signed-out")
     expect(page.get_by_role("alert")).to_have_text("Signed out. Updates have stopped.")
+    page.locator("#words").fill("a long reason")
     note(run, "while signed out")
     time.sleep(1.5)
     expect(page.get_by_text("while signed out")).to_have_count(0)
@@ -190,6 +191,19 @@ def test_a_session_that_ends_is_said_aloud_and_signing_in_elsewhere_is_enough(
     expect_state(other, "live")
     expect_fresh(page, browsing, since=time.monotonic())
     expect_news(page, "while signed out")
+    expect(page.locator("#words")).to_have_value("a long reason")
+    page.get_by_role("button", name="Say").click()
+    expect(page.locator("body")).to_have_text("said: a long reason")
+
+
+def test_somebody_else_who_signs_in_gets_a_page_of_their_own(page: Page, run: Run, browsing: Browsing) -> None:
+    page.locator("#words").fill("not for other eyes")
+    Session.objects.all().delete()
+    expect_state(page, "signed-out")
+    browsing.sign_in(page.context, make_person("otto", Role.VIEWER))
+    expect_state(browsing.beside(page), "live")
+    expect(page.locator("#words")).to_have_value("")
+    expect_state(page, "live")
 
 
 def test_a_panel_that_is_refused_says_signed_out_before_the_stream_does(
