@@ -6,12 +6,14 @@ from decimal import Decimal
 
 from runs import agents, sql
 from runs.agents import Json
-from runs.errors import Conflict, LimitTooLow, OverBudget
+from runs.errors import Conflict, LimitTooLow, NoLimit, OverBudget
 from runs.journal import Actor, append, require_transaction
 from runs.models import Budget, LedgerEntry, Run
 from runs.models.budget import DIMENSIONS
 from runs.sanitise import clean_json, clean_text
 from runs.states import EntryKind
+
+_LIMITS = [*(f"{d}_limit" for d in DIMENSIONS), "working_limit_s"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,7 @@ def reserve(run: int, amounts: Amounts, *, attempt: int, note: str = "") -> None
     _require_room(chain, amounts)
     for budget in chain:
         _add(budget, EntryKind.RESERVE, amounts, run=run, attempt=attempt, note=note)
-        _change(budget, {f"{d}_reserved": amount for d, amount in amounts.items()})
+        _change(budget, {f"{d}_reserved": amount for d, amount in amounts.items()}, judged=True)
 
 
 def require_room(run: int, amounts: Amounts) -> None:
@@ -112,14 +114,8 @@ def settle(
         )
         changes: dict[str, Decimal | int] = {}
         for dimension, amount in amounts.items():
-            limit = getattr(budget, f"{dimension}_limit")
-            spent = getattr(budget, f"{dimension}_spent") + amount
-            reserved = getattr(budget, f"{dimension}_reserved") - getattr(held, dimension)
             changes[f"{dimension}_spent"] = amount
             changes[f"{dimension}_reserved"] = -getattr(held, dimension)
-            overrun = getattr(budget, f"{dimension}_overrun")
-            if limit is not None and spent + reserved - limit > overrun:
-                changes[f"{dimension}_overrun"] = spent + reserved - limit - overrun
         _change(budget, changes)
 
 
@@ -145,10 +141,11 @@ def set_limits(
 ) -> Budget:
     """Set new limits on a locked run's budget: {"usd": …, "tokens": …, …, "working_s": …}; None is no limit.
 
-    Raises: LimitTooLow below what is spent or reserved; Conflict when `version` is not the newest.
+    Raises:
+        LimitTooLow below what is spent or reserved; NoLimit when none would be left; Conflict when `version` is old.
     """
     require_transaction()
-    budget = Budget.objects.select_for_update(of=("self",)).get(pk=run)
+    budget = Budget.objects.select_for_update(of=("self",), no_key=True).get(pk=run)
     if version is not None and version != budget.version:
         raise Conflict("This budget was changed since you opened it.", remedy="Look at the fresh one and edit again.")
     before: dict[str, Json] = {}
@@ -165,9 +162,14 @@ def set_limits(
                 raise LimitTooLow(name, wanted, used)
             deltas[name] = Decimal(wanted) - (old or 0) if name == "usd" else int(wanted) - int(old or 0)
         before[name], after[name] = clean_json(old), clean_json(wanted)
-        sql.execute(f"UPDATE runs_budget SET {column} = %s WHERE run_id = %s", [wanted, run])
+        # The new limit covers what the old one did not.
+        uncovered = "" if name == "working_s" else f", {name}_overrun = 0"
+        sql.execute(f"UPDATE runs_budget SET {column} = %s{uncovered} WHERE run_id = %s", [wanted, run])
+        setattr(budget, column, wanted)
     if not after:
         return budget
+    if not budget.unlimited_because and all(getattr(budget, column) is None for column in _LIMITS):
+        raise NoLimit(Run.objects.values_list("agent", flat=True).get(pk=run))
     sql.execute("UPDATE runs_budget SET version = version + 1 WHERE run_id = %s", [run])
     _add(budget, EntryKind.GRANT, Amounts(**deltas), run=run, attempt=None, note=why)  # type: ignore[arg-type]
     append("budget.limits_set", actor=actor, run=run, before=before, after=after, why=why)
@@ -226,14 +228,17 @@ def _lock_chain(run: int) -> list[Budget]:
         ),
         reverse=True,
     )
-    return [Budget.objects.select_for_update(of=("self",)).get(pk=number) for number in chain]
+    return [Budget.objects.select_for_update(of=("self",), no_key=True).get(pk=number) for number in chain]
 
 
 def _lock_reserved(attempt: int) -> list[tuple[Budget, LedgerEntry]]:
     """The budgets that an attempt has a reservation on which nothing has replaced yet, locked leaf to root."""
     require_transaction()
     held = {e.budget_id: e for e in LedgerEntry.objects.filter(attempt_id=attempt, kind=EntryKind.RESERVE)}
-    locked = [Budget.objects.select_for_update(of=("self",)).get(pk=number) for number in sorted(held, reverse=True)]
+    locked = [
+        Budget.objects.select_for_update(of=("self",), no_key=True).get(pk=number)
+        for number in sorted(held, reverse=True)
+    ]
     ended = LedgerEntry.objects.filter(attempt_id=attempt, kind__in=[EntryKind.SETTLE, EntryKind.RELEASE])
     replaced = set(ended.values_list("budget_id", flat=True))
     return [(budget, held[budget.pk]) for budget in locked if budget.pk not in replaced]
@@ -265,7 +270,7 @@ def _add(
             amounts.effects,
             amounts.steps,
             estimated,
-            pricing.model,
+            clean_text(pricing.model)[:100],
             sql.jsonb(pricing.usage),
             sql.jsonb(pricing.price),
             clean_text(note),
@@ -273,10 +278,23 @@ def _add(
     )
 
 
-def _change(budget: Budget, changes: Mapping[str, Decimal | int]) -> None:
+def _change(budget: Budget, changes: Mapping[str, Decimal | int], *, judged: bool = False) -> None:
+    """Change a locked budget. What its limit does not cover of the truth is shown as overrun: no less, no more.
+
+    judged: it was found to fit before, and the CHECK refuses it otherwise.
+    """
     kept = {column: amount for column, amount in changes.items() if amount}
     if not kept:
         return
+    for column, amount in kept.items():
+        setattr(budget, column, getattr(budget, column) + amount)
+    if not judged:
+        for dimension in DIMENSIONS:
+            limit = getattr(budget, f"{dimension}_limit")
+            used = getattr(budget, f"{dimension}_spent") + getattr(budget, f"{dimension}_reserved")
+            overrun = 0 if limit is None else max(used - limit, 0)
+            if overrun != (before := getattr(budget, f"{dimension}_overrun")):
+                kept[f"{dimension}_overrun"] = overrun - before
     sql.execute(
         "UPDATE runs_budget SET " + ", ".join(f"{c} = {c} + %s" for c in kept) + " WHERE run_id = %s",
         [*kept.values(), budget.pk],

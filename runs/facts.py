@@ -73,7 +73,7 @@ def record(
         raise Malformed(f"The name of a fact has 1 to {NAME_CHARS} characters; this one has {len(name)}.")
     if not 0 < max_age_s < LONGEST_AGE_S:
         raise Malformed(f"{max_age_s} s is no max age.", remedy="Give seconds, above 0.")
-    fact = Fact.objects.select_for_update(of=("self",)).filter(run=run, name=name).first()
+    fact = Fact.objects.select_for_update(of=("self",), no_key=True).filter(run=run, name=name).first()
     new = fact is None
     changed = fact is not None and digest(fact.value) != digest(clean)
     if fact and changed and observed_at and fact.verified_at and observed_at < fact.verified_at:
@@ -117,7 +117,10 @@ def lock(names_or_ids: Iterable[int]) -> None:
     """Lock facts in the order of their ids."""
     require_transaction()
     list(
-        Fact.objects.select_for_update(of=("self",)).filter(pk__in=list(names_or_ids)).order_by("pk").values_list("pk")
+        Fact.objects.select_for_update(of=("self",), no_key=True)
+        .filter(pk__in=list(names_or_ids))
+        .order_by("pk")
+        .values_list("pk")
     )
 
 

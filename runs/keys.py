@@ -48,7 +48,7 @@ def take(run: Run, step: Step, tool: Tool, *, approval: int | None) -> Key:
     require_transaction()
     intent = intent_of(tool, step.asked)
     last = (
-        Key.objects.select_for_update(of=("self",))
+        Key.objects.select_for_update(of=("self",), no_key=True)
         .filter(namespace=run.origin, tool=tool.name, intent=intent)
         .order_by("-occurrence", "-generation")
         .first()
@@ -96,12 +96,12 @@ def take(run: Run, step: Step, tool: Tool, *, approval: int | None) -> Key:
 def open_key_of(step: Step) -> Key | None:
     """The live key of a step, locked, if it has one."""
     require_transaction()
-    return Key.objects.select_for_update(of=("self",)).filter(step=step, state__in=KEY_OPEN).first()
+    return Key.objects.select_for_update(of=("self",), no_key=True).filter(step=step, state__in=KEY_OPEN).first()
 
 
 def lock(key: int) -> Key:
     require_transaction()
-    return Key.objects.select_for_update(of=("self",)).get(pk=key)
+    return Key.objects.select_for_update(of=("self",), no_key=True).get(pk=key)
 
 
 def close(
@@ -171,7 +171,8 @@ def _add_alias(key: int, run: Run, step: Step, tool: Tool) -> None:
     alias = intent_of(tool, step.arguments)
     if alias != intent_of(tool, step.asked):
         sql.execute(
-            "INSERT INTO runs_keyalias (key_id, namespace, intent) SELECT %(key)s::bigint, %(namespace)s::uuid, %(intent)s::text"
+            "INSERT INTO runs_keyalias (key_id, namespace, intent)"
+            " SELECT %(key)s::bigint, %(namespace)s::uuid, %(intent)s::text"
             " WHERE NOT EXISTS (SELECT FROM runs_keyalias WHERE key_id = %(key)s AND intent = %(intent)s)",
             {"key": key, "namespace": run.origin, "intent": alias},
         )

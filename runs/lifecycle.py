@@ -104,9 +104,13 @@ def create(
 
 
 def lock(run: int) -> Run:
-    """Lock a run's row. Everything that is decided about it is read after this."""
+    """Lock a run's row. Everything that is decided about it is read after this.
+
+    Here and in every writer the lock is FOR NO KEY UPDATE: a foreign key to this row (a child's to its parent, checked
+    when the child's transaction commits) must not wait for it, or two that lock in order would still deadlock.
+    """
     require_transaction()
-    return Run.objects.select_for_update(of=("self",)).get(pk=run)
+    return Run.objects.select_for_update(of=("self",), no_key=True).get(pk=run)
 
 
 def lock_held(claim: Claim) -> Run:
@@ -160,7 +164,7 @@ def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | Held | None:
     row = sql.fetch_one(
         "SELECT r.id, r.paused_at IS NOT NULL, r.pause_reason, r.state, r.waiting_for FROM runs_run r"
         " WHERE r.state IN ('queued', 'waiting') AND r.due_at <= lw_now()"
-        " ORDER BY r.priority DESC, r.due_at LIMIT 1 FOR UPDATE SKIP LOCKED"
+        " ORDER BY r.priority DESC, r.due_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED"
     )
     if row is None:
         return None

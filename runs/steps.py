@@ -9,7 +9,7 @@ from runs.agents import Json
 from runs.errors import WrongState
 from runs.journal import AGENT, RUNTIME, Actor, append, require_transaction
 from runs.models import Attempt, Run, Step
-from runs.sanitise import clean_text
+from runs.sanitise import clean_json, clean_text
 from runs.states import (
     MAY_HAVE_ACTED,
     STEP_FINAL,
@@ -82,7 +82,7 @@ def plan(run: Run, asked: Asked, *, actor: Actor = AGENT) -> Step:
 def lock(step: int) -> Step:
     """Lock a step; its run is locked already (lock order)."""
     require_transaction()
-    return Step.objects.select_for_update(of=("self",)).get(pk=step)
+    return Step.objects.select_for_update(of=("self",), no_key=True).get(pk=step)
 
 
 def open_steps(run: int) -> list[Step]:
@@ -156,7 +156,8 @@ def set_arguments(step: Step, arguments: dict[str, Json], contract: str) -> None
         "UPDATE runs_step SET arguments = %s, contract = %s WHERE id = %s",
         [sql.jsonb(arguments), contract, step.pk],
     )
-    step.arguments, step.contract = arguments, contract
+    # As they are stored: an approval is bound to that.
+    step.arguments, step.contract = clean_json(arguments), contract
 
 
 def set_gate(step: Step, reason: str | None) -> None:
@@ -196,7 +197,9 @@ def count_failures(step: Step) -> int:
 
 def settle_doubt(key: int, outcome: AttemptOutcome, *, why: str) -> None:
     """What the tries of a locked key did is known now: a look-up or a person said so."""
-    for attempt in Attempt.objects.select_for_update(of=("self",)).filter(key_id=key, outcome__in=MAY_HAVE_ACTED):
+    for attempt in Attempt.objects.select_for_update(of=("self",), no_key=True).filter(
+        key_id=key, outcome__in=MAY_HAVE_ACTED
+    ):
         if attempt.began_at is not None:
             close_attempt(attempt, outcome, error=why)
 
@@ -241,7 +244,7 @@ def begin(attempt: int) -> bool:
     """
     require_transaction()
     # Lock, then judge: the UPDATE below has a snapshot of its own, taken after this lock was granted.
-    if sql.fetch_one("SELECT run_id FROM runs_attempt WHERE id = %s FOR UPDATE", [attempt]) is None:
+    if sql.fetch_one("SELECT run_id FROM runs_attempt WHERE id = %s FOR NO KEY UPDATE", [attempt]) is None:
         return False
     return sql.execute(_BEGIN, {"attempt": attempt}) > 0
 
@@ -281,7 +284,7 @@ _BEGIN = f"""
 
 def lock_attempt(attempt: int) -> Attempt:
     require_transaction()
-    return Attempt.objects.select_for_update(of=("self",)).get(pk=attempt)
+    return Attempt.objects.select_for_update(of=("self",), no_key=True).get(pk=attempt)
 
 
 def close_attempt(

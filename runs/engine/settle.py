@@ -241,7 +241,9 @@ def try_again(run: Run, step: Step, tool: Tool, error: str, *, died: bool) -> No
 
 
 def _void_verdicts(key: Key, *, why: str) -> None:
-    for card in Approval.objects.select_for_update(of=("self",)).filter(key=key, state=ApprovalState.PENDING):
+    for card in Approval.objects.select_for_update(of=("self",), no_key=True).filter(
+        key=key, state=ApprovalState.PENDING
+    ):
         approvals.void(card, why=why)
 
 

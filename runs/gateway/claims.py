@@ -145,7 +145,7 @@ _DUE = """
     WHERE r.state = 'thinking' AND r.due_at <= lw_now() AND r.id <> ALL(%s)
       AND coalesce(least(r.expires_at, r.deadline_at) > lw_now(), true)
       AND NOT EXISTS (SELECT FROM runs_attempt a WHERE a.run_id = r.id AND a.outcome = 'open')
-    ORDER BY r.priority DESC, r.due_at LIMIT 1 FOR UPDATE OF r SKIP LOCKED
+    ORDER BY r.priority DESC, r.due_at LIMIT 1 FOR NO KEY UPDATE OF r SKIP LOCKED
 """
 
 _CUTS = f"""
