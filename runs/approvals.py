@@ -14,7 +14,7 @@ from runs.agents import Json, digest
 from runs.errors import AlreadyDecided, AnotherVersion, Malformed, WrongState
 from runs.journal import RUNTIME, Actor, append, person, require_transaction
 from runs.models import Approval, Decision, Key, Run, Step
-from runs.sanitise import clean_text
+from runs.sanitise import clean_json, clean_text
 from runs.states import APPROVAL_MOVES, VERDICTS, ApprovalKind, ApprovalState, Verdict
 
 
@@ -32,9 +32,13 @@ class Said:
 
 
 def bind(*, run: Run, step: Step, contract: str, arguments: dict[str, Json]) -> str:
-    """SHA-256 (hex) of exactly what an approval allows: this call, with these final arguments, by this contract."""
+    """SHA-256 (hex) of exactly what an approval allows: this call, with these final arguments, by this contract.
+
+    Arguments count as they are stored, so that it is the same before and after.
+    """
+    final = clean_json(arguments)
     return digest(
-        {"run": str(run.uid), "step": step.number, "tool": step.tool, "contract": contract, "arguments": arguments}
+        {"run": str(run.uid), "step": step.number, "tool": step.tool, "contract": contract, "arguments": final}
     )
 
 
@@ -103,7 +107,7 @@ def ask(
 def lock(approval: int) -> Approval:
     """Lock a card; its run and step are locked already (lock order)."""
     require_transaction()
-    return Approval.objects.select_for_update(of=("self",)).get(pk=approval)
+    return Approval.objects.select_for_update(of=("self",), no_key=True).get(pk=approval)
 
 
 def decide(approval: Approval, said: Said, *, by: AbstractBaseUser, to: ApprovalState) -> Decision:
@@ -167,14 +171,14 @@ def rebind(approval: Approval, *, run: Run, step: Step, arguments: dict[str, Jso
         "UPDATE runs_approval SET arguments = %s, digest = %s, contract = %s WHERE id = %s",
         [sql.jsonb(arguments), bound, contract, approval.pk],
     )
-    approval.arguments, approval.digest, approval.contract = arguments, bound, contract
+    approval.arguments, approval.digest, approval.contract = clean_json(arguments), bound, contract
 
 
 def in_effect(step: Step) -> Approval | None:
     """The approval that allows this step's call, or did when it was taken; locked."""
     require_transaction()
     return (
-        Approval.objects.select_for_update(of=("self",))
+        Approval.objects.select_for_update(of=("self",), no_key=True)
         .filter(step=step, kind=ApprovalKind.APPROVAL, state__in=[ApprovalState.APPROVED, ApprovalState.CONSUMED])
         .first()
     )
@@ -200,7 +204,7 @@ def void(approval: Approval, *, why: str) -> None:
 def void_all(run: int, *, why: str, step: int | None = None) -> int:
     """Void every card of a run (or of a step) that is pending or approved."""
     require_transaction()
-    cards = Approval.objects.select_for_update(of=("self",)).filter(
+    cards = Approval.objects.select_for_update(of=("self",), no_key=True).filter(
         run_id=run, state__in=[ApprovalState.PENDING, ApprovalState.APPROVED]
     )
     if step is not None:
@@ -221,7 +225,7 @@ def due_to_expire(run: int) -> list[Approval]:
     """Cards of a locked run whose time has passed, locked."""
     require_transaction()
     return list(
-        Approval.objects.select_for_update(of=("self",))
+        Approval.objects.select_for_update(of=("self",), no_key=True)
         .filter(run_id=run, state__in=[ApprovalState.PENDING, ApprovalState.APPROVED])
         .extra(where=["runs_approval.expires_at <= lw_clock()"])
         .order_by("pk")

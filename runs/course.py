@@ -88,13 +88,17 @@ def end(
     outcome: Json = None,
     verified: Verified | str = "",
     actor: Actor = RUNTIME,
-) -> None:
-    """End a run (the last of `tree`, from `lifecycle.lock_with_descendants`) and stop its open descendants."""
+) -> list[str]:
+    """End a run (the last of `tree`, from `lifecycle.lock_with_descendants`) and stop its open descendants.
+
+    Returns what became free: the caller wakes who waits for it, in transactions of their own.
+    """
     *descendants, run = tree
+    freed: list[str] = []
     for descendant in descendants:
         if descendant.state not in RUN_FINAL:
-            _end_one(descendant, RunState.STOPPED, f"its run {run.pk} ended ({to})", None, "", actor)
-    _end_one(run, to, reason, outcome, verified, actor)
+            freed += _end_one(descendant, RunState.STOPPED, f"its run {run.pk} ended ({to})", None, "", actor)
+    return [*freed, *_end_one(run, to, reason, outcome, verified, actor)]
 
 
 def void_dependents(run: Run, names: Iterable[str], *, old: Json, new: Json) -> list[Step]:
@@ -183,11 +187,14 @@ def expire_cards(run: Run) -> int:
                 title=card.title,
                 why=f"{card.why} ({steps_note})",
                 step=step,
+                key=card.key,
+                fact=card.fact_id,
                 because=card.because,
                 contract=card.contract,
                 arguments=card.arguments,
                 facts=card.facts,
                 options=card.options,
+                evidence=card.evidence,
                 verdicts=card.verdicts,
             )
             if step.state == StepState.PLANNED:
@@ -209,22 +216,28 @@ def close_if_nothing_happened(key: Key | None) -> list[str]:
     return keys.close(key, KeyState.FAILED, how="settled")
 
 
-def _end_one(run: Run, to: RunState, reason: str, outcome: Json, verified: Verified | str, actor: Actor) -> None:
+def _end_one(run: Run, to: RunState, reason: str, outcome: Json, verified: Verified | str, actor: Actor) -> list[str]:
     lifecycle.finalise(run, to, reason=reason, outcome=outcome, verified=verified, actor=actor)
     why = f"run {to}"
-    for step in Step.objects.select_for_update(of=("self",)).filter(run=run, state__in=STEP_OPEN).order_by("pk"):
+    freed: list[str] = []
+    for step in (
+        Step.objects.select_for_update(of=("self",), no_key=True).filter(run=run, state__in=STEP_OPEN).order_by("pk")
+    ):
         # A taken step is closed by its attempt, a doubt by its verdict: what happened is still recorded.
         if step.state in (StepState.PLANNED, StepState.WAITING):
             steps.close(step, StepState.VOID, error=why)
-    cards = Approval.objects.select_for_update(of=("self",)).filter(
+    cards = Approval.objects.select_for_update(of=("self",), no_key=True).filter(
         run=run, state__in=[ApprovalState.PENDING, ApprovalState.APPROVED]
     )
     for card in cards.exclude(kind=ApprovalKind.VERDICT).order_by("pk"):
         approvals.void(card, why=why)
-    for key in Key.objects.select_for_update(of=("self",)).filter(run=run, state=KeyState.TAKEN).order_by("pk"):
-        close_if_nothing_happened(key)
+    for key in (
+        Key.objects.select_for_update(of=("self",), no_key=True).filter(run=run, state=KeyState.TAKEN).order_by("pk")
+    ):
+        freed += close_if_nothing_happened(key)
     if not lifecycle.mark_drained(run.pk):
         append("run.draining", run=run.pk)
+    return freed
 
 
 def _rank(step: Step) -> tuple[int, int]:

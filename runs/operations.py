@@ -8,7 +8,21 @@ from decimal import Decimal, InvalidOperation
 from django.contrib.auth.models import AbstractBaseUser, Group, User
 from django.db import IntegrityError, transaction
 
-from runs import access, agents, approvals, budgets, course, events, facts, keys, lifecycle, sql, steps, switches
+from runs import (
+    access,
+    agents,
+    approvals,
+    budgets,
+    course,
+    events,
+    facts,
+    keys,
+    lifecycle,
+    locks,
+    sql,
+    steps,
+    switches,
+)
 from runs.access import Action, Role
 from runs.agents import Json, digest, get_agent, get_agents
 from runs.approvals import Said
@@ -76,8 +90,8 @@ def stop_run(run: int, *, reason: str, by: AbstractBaseUser) -> Run:
         raise Malformed("Stopping a run needs a reason.")
     with transaction.atomic(durable=True):
         tree = lifecycle.lock_with_descendants(run)
-        course.end(tree, RunState.STOPPED, reason=reason, actor=person(by))
-    _wake_after_end(tree)
+        freed = course.end(tree, RunState.STOPPED, reason=reason, actor=person(by))
+    _wake_after_end(tree, freed)
     return tree[-1]
 
 
@@ -135,11 +149,15 @@ def decide(approval: int, said: Said, *, by: AbstractBaseUser) -> Approval:
     """
     card = access.get_approval(by, approval)
     access.require(by, Action.DECIDE, card.run.agent)
-    late = ""
+    late: AlreadyDecided | None = None
+    freed: list[str] = []
     with transaction.atomic(durable=True):
         stops = said.verdict == Verdict.STOP
         tree = lifecycle.lock_with_descendants(card.run_id) if stops else [lifecycle.lock(card.run_id)]
         run = tree[-1]
+        if course.expire_cards(run):
+            # What has expired by the clock cannot be decided any more, though no sweep has come by.
+            course.rest(run)
         step = steps.lock(card.step_id) if card.step_id else None
         card = approvals.lock(approval)
         if card.state != ApprovalState.PENDING:
@@ -147,18 +165,20 @@ def decide(approval: int, said: Said, *, by: AbstractBaseUser) -> Approval:
                 approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
             except AlreadyDecided as refusal:
                 approvals.note_refused_decision(card, said, by=by, why=refusal.message)
-                late, error = refusal.message, refusal
+                late = refusal
         elif stops:
             approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
-            course.end(
-                tree, RunState.STOPPED, reason=said.comment or f"decided on approval {card.pk}", actor=person(by)
-            )
+            why = said.comment or f"decided on approval {card.pk}"
+            freed = course.end(tree, RunState.STOPPED, reason=why, actor=person(by))
+            _ask_again_what_happened(run, step, card)
         else:
             _DECIDERS[ApprovalKind(card.kind)](run, step, card, said, by)
             course.rest(run, actor=person(by))
-    if late:
-        raise error
+    if late is not None:
+        raise late
     _wake_after_decision(card)
+    if stops:
+        _wake_after_end(tree, freed)
     card.refresh_from_db()
     return card
 
@@ -179,9 +199,13 @@ def release_switch(switch: int, *, reason: str, by: AbstractBaseUser) -> Switch:
     access.require(by, Action.SWITCH, _agent_of_scope(found.scope))
     with transaction.atomic(durable=True):
         released = switches.release(found, reason=reason, by=by)
-    for run in Run.objects.filter(held_since__isnull=False, ended_at__isnull=True).values_list("pk", flat=True):
+    held = Run.objects.filter(held_since__isnull=False, paused_at__isnull=True, ended_at__isnull=True)
+    for run in held.values_list("pk", flat=True):
         with transaction.atomic(durable=True):
-            lifecycle.unhold(lifecycle.lock(run))
+            locked = lifecycle.lock(run)
+            # Another switch may still hold it.
+            if locked.held_since is not None and switches.in_scope(run) is None:
+                lifecycle.unhold(locked)
     held_on = f"switch.{released.scope}"
     for run in course.wake_waiting(WaitingFor.CAPACITY, held_on):
         with transaction.atomic(durable=True):
@@ -332,6 +356,7 @@ def _decide_approval(run: Run, step: Step | None, card: Approval, said: Said, by
             if tool is None or said.arguments is None:
                 raise Malformed("An edit needs arguments, for a tool that is still there.")
             edited = tool.normalise(said.arguments)
+            _refuse_what_was_done(run, step, tool, edited)
             approvals.decide(card, replace(said, arguments=edited), by=by, to=ApprovalState.APPROVED)
             steps.set_arguments(step, edited, tool.contract)
             approvals.rebind(card, run=run, step=step, arguments=edited, contract=tool.contract)
@@ -355,6 +380,36 @@ def _decide_approval(run: Run, step: Step | None, card: Approval, said: Said, by
             course.close_if_nothing_happened(keys.open_key_of(step))
         case _:
             raise Malformed(f"{said.verdict} is not a verdict of an approval.")
+
+
+def _refuse_what_was_done(run: Run, step: Step, tool: agents.Tool, edited: dict[str, Json]) -> None:
+    """An edit must not make of a call one that another step has made: its key would not tell."""
+    same = keys.find(run, tool, edited)
+    if same is None or same.key.state == KeyState.FAILED or same.key.step_id == step.pk or step.again:
+        return
+    raise Conflict(
+        f"Step {same.key.step.number} has made exactly this call ({same.key.state}).",
+        remedy="Reject this one, or change it to something else.",
+    )
+
+
+def _ask_again_what_happened(run: Run, step: Step | None, card: Approval) -> None:
+    """Stopping the run does not say whether the effect happened: that stays a question, and the locks stay held."""
+    if card.kind != ApprovalKind.VERDICT or card.key is None or card.key.state != KeyState.IN_DOUBT:
+        return
+    approvals.ask(
+        run,
+        ApprovalKind.VERDICT,
+        title=card.title,
+        why=f"{card.why}; its run was stopped",
+        step=step,
+        key=card.key,
+        because=card.because,
+        contract=card.contract,
+        arguments=card.arguments,
+        evidence=card.evidence,
+        verdicts=(Verdict.HAPPENED, Verdict.DID_NOT_HAPPEN),
+    )
 
 
 def _decide_question(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
@@ -405,7 +460,11 @@ def _decide_budget(run: Run, step: Step | None, card: Approval, said: Said, by: 
         raise Malformed(f"{said.verdict} is not possible here yet.", remedy="Grant more, or stop the run.")
     approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
     grant = said.grant or {}
-    budget = run.budget
+    # What is short may be the budget of a run above: its lock comes after that of its child.
+    short = card.evidence.get("run", run.pk) if isinstance(card.evidence, dict) else run.pk
+    granted = run if short == run.pk else lifecycle.lock(short)
+    access.require(by, Action.DECIDE, granted.agent)
+    budget = granted.budget
     limits: dict[str, Decimal | int | None] = {}
     for name in ("usd", "tokens", "calls", "effects", "steps"):
         if name in grant:
@@ -415,7 +474,7 @@ def _decide_budget(run: Run, step: Step | None, card: Approval, said: Said, by: 
             _check_amount(name, limits[name])
     if not limits:
         raise Malformed('A grant says how much: {"usd": "1.00"}.')
-    budgets.set_limits(run.pk, limits, actor=person(by), why=said.comment or f"granted on approval {card.pk}")
+    budgets.set_limits(granted.pk, limits, actor=person(by), why=said.comment or f"granted on approval {card.pk}")
     course.wake_run(run, WaitingFor.BUDGET, why=f"granted by {by.get_username()}", actor=person(by))
 
 
@@ -452,7 +511,7 @@ _DECIDERS = {
 
 
 def _close_budget_cards(run: Run, *, why: str) -> None:
-    cards = Approval.objects.select_for_update(of=("self",)).filter(
+    cards = Approval.objects.select_for_update(of=("self",), no_key=True).filter(
         run=run, kind=ApprovalKind.BUDGET, state=ApprovalState.PENDING
     )
     for card in cards:
@@ -469,13 +528,14 @@ def _wake_descendants(run: int, waiting_for: WaitingFor, *, why: str) -> None:
             course.wake_run(locked, waiting_for, why=why)
 
 
-def _wake_after_end(tree: list[Run]) -> None:
+def _wake_after_end(tree: list[Run], freed: Sequence[str]) -> None:
+    wake_lock_waiters(freed)
     for run in tree:
         wake_waiters_of_ended(run.pk)
 
 
 def wake_waiters_of_ended(run: int) -> None:
-    """Wake the step of the parent that waits for this child, and runs that wait for locks that became free."""
+    """Wake the step of the parent that waits for this child."""
     waiting = course.wake_waiting(WaitingFor.CHILD, str(run))
     for number in waiting:
         with transaction.atomic(durable=True):
@@ -494,14 +554,14 @@ def _wake_after_decision(card: Approval) -> None:
     if card.step_id is not None:
         for key in Key.objects.filter(step_id=card.step_id, state__in=[KeyState.DONE, KeyState.FAILED]):
             wake_lock_waiters([*_lock_names(key), keys.waited_on(key)])
-    if card.run.ended_at is not None:
-        wake_waiters_of_ended(card.run_id)
+    if card.kind == ApprovalKind.BUDGET:
+        _wake_descendants(card.run_id, WaitingFor.BUDGET, why=f"a limit was raised on approval {card.pk}")
 
 
 def _lock_names(key: Key) -> list[str]:
     agent = agents.get_agents().get(key.run.agent)
     tool = agent.tool(key.tool) if agent else None
-    return tool.bound_locks(key.arguments) if tool else []
+    return [locks.fit(name) for name in tool.bound_locks(key.arguments)] if tool else []
 
 
 def _require_on_run(by: AbstractBaseUser, action: Action, run: int) -> Run:

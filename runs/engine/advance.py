@@ -150,7 +150,8 @@ def expire(run: int) -> bool:
         last = tree[-1]
         if last.state in RUN_FINAL or not overdue(last):
             return False
-        course.end(tree, RunState.EXPIRED, reason="its max age or deadline passed")
+        freed = course.end(tree, RunState.EXPIRED, reason="its max age or deadline passed")
+    operations.wake_lock_waiters(freed)
     for ended in tree:
         operations.wake_waiters_of_ended(ended.pk)
     return True

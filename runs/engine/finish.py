@@ -117,9 +117,10 @@ def _succeed(
             "verified_by": evidence,
         }
         steps.close(step, StepState.DONE, result=claimed, actor=AGENT)
-        course.end(
+        freed = course.end(
             tree, RunState.SUCCEEDED, reason="its finish was accepted", outcome=claimed, verified=verified, actor=AGENT
         )
+    operations.wake_lock_waiters(freed)
     for ended in tree:
         operations.wake_waiters_of_ended(ended.pk)
 

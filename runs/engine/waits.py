@@ -4,7 +4,7 @@ from runs import approvals, locks, steps
 from runs.agents import Json
 from runs.engine.hand import later
 from runs.errors import OverBudget
-from runs.models import Approval, Run, Step
+from runs.models import Approval, Budget, Run, Step
 from runs.states import ApprovalKind, ApprovalState, Verdict, WaitingFor
 
 
@@ -62,7 +62,7 @@ def wait_for_budget(run: Run, step: Step, short: OverBudget) -> None:
     )
     if Approval.objects.filter(step=step, kind=ApprovalKind.BUDGET, state=ApprovalState.PENDING).exists():
         return
-    budget = run.budget
+    budget = Budget.objects.get(pk=short.run)
     approvals.ask(
         run,
         ApprovalKind.BUDGET,
@@ -70,6 +70,7 @@ def wait_for_budget(run: Run, step: Step, short: OverBudget) -> None:
         why=short.message,
         step=step,
         evidence={
+            "run": short.run,
             "dimension": short.dimension,
             "needed": str(short.needed),
             "left": str(short.left),
