@@ -1,7 +1,8 @@
 """Work for tests of the processes alone: claims a run from the real table, takes its time, and ends it.
 
 `inputs` of a run: `seconds` it takes, `tool` to start a process that leads a group and one more in that group,
-`dies_handing_over` to end its worker when that hands its result to the monitor. Each finished run is a line in the file of its label `log`, which is the receiver that counts effects.
+`dies_handing_over` to end its worker when that hands its result to the monitor. Each finished run is a line in the file
+of its label `log`, which is the receiver that counts effects.
 """
 
 import json
