@@ -25,7 +25,9 @@ class Scene:
 
 SCENES = (
     # Everything is allowed and small: it is over first.
-    Scene(goal="Work the small refund requests of the morning", seed=3, options={"kinds": ["plain", "plain", "forbidden"]}),
+    Scene(
+        goal="Work the small refund requests of the morning", seed=3, options={"kinds": ["plain", "plain", "forbidden"]}
+    ),
     # One request is above the limit of what the agent may refund by itself.
     Scene(goal="Work the refund requests of the day", seed=11, options={"kinds": ["plain", "large", "plain"]}),
     # The shop takes so long to answer that what was read is too old by the time it is needed: it is read again.

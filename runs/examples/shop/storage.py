@@ -196,7 +196,7 @@ class Storage:
         order = "DESC" if newest else "ASC"
         with self._lock:
             # Only the clauses of LOG_FILTERS are pasted in; values are bound.
-            sql = f"SELECT * FROM log WHERE {where} ORDER BY seq {order} LIMIT ?"  # noqa: S608
+            sql = f"SELECT * FROM log WHERE {where} ORDER BY seq {order} LIMIT ?"
             rows = self._quick.execute(sql, (*filters.values(), limit)).fetchall()
         return [log_line(row) for row in (reversed(rows) if newest else rows)]
 
