@@ -151,7 +151,7 @@ def test_what_will_run_is_complete_with_its_length_and_its_hidden_characters_wri
     words = read(client.get(scene[1][-3]))
     assert words.count("W" * 5_000) >= 4
     assert "\\x1b[31mred\\x1b[0m\\u202eevil\\u2066\\u200b" in words
-    assert f"complete: {len(HOSTILE)} characters" in words
+    assert f"complete, {len(HOSTILE)} characters, scrolls:" in words
     assert "can’t be seen or change the direction of reading" in words
 
 

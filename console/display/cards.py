@@ -83,6 +83,7 @@ class CardView:
     digest: str
     evidence: list[Evidence]
     evidence_note: str
+    what_title: str
     warning: str
     because: Shown | None
     options: list[Option]
@@ -112,14 +113,13 @@ class CardView:
 def show_card(card: ApprovalCard, extras: CardExtras, tool: Tool | None, *, may_recheck: bool) -> CardView:
     now = extras.now
     pending = card.state == ApprovalState.PENDING
+    may_recheck = may_recheck and pending and not extras.run_ended
     until = say_until(card.expires_at, now) if card.expires_at else None
     title = show_title(card.title)
     arguments = _arguments(card, tool)
-    evidence = [
-        show_evidence(shown, extras.facts.get(shown.name), may_recheck and not extras.run_ended) for shown in card.facts
-    ]
+    evidence = [show_evidence(shown, extras.facts.get(shown.name), may_recheck) for shown in card.facts]
     # Only what is decided once more by a person: a fact card's own fact is its subject, not its evidence.
-    subject = show_subject(extras.subject, may_recheck and not extras.run_ended) if extras.subject else None
+    subject = show_subject(extras.subject, may_recheck) if extras.subject else None
     return CardView(
         id=card.id,
         version=card.version,
@@ -140,6 +140,7 @@ def show_card(card: ApprovalCard, extras: CardExtras, tool: Tool | None, *, may_
         digest=card.digest[:16],
         evidence=evidence,
         evidence_note=_note_evidence(evidence),
+        what_title=_WHAT.get(card.state, "What was asked for"),
         warning=_warn(card, evidence),
         because=show_value(card.because) if card.because else None,
         options=[Option(raw=str(option), text=show(str(option))) for option in card.options],
@@ -178,6 +179,12 @@ _EFFECTS: dict[Effect, str] = {
     Effect.KEYED: "keyed: the receiver honours the key",
     Effect.CHECKABLE: "can be looked up at the receiver",
     Effect.ONCE: "can neither be repeated nor looked up",
+}
+
+_WHAT: dict[str, str] = {
+    ApprovalState.PENDING: "What will run, exactly",
+    ApprovalState.APPROVED: "What runs, exactly",
+    ApprovalState.CONSUMED: "What was let run, exactly",
 }
 
 _VERDICTS: dict[str, str] = {

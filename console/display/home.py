@@ -150,8 +150,8 @@ def _show_need(need: Need, now: datetime) -> NeedLine:
         css=mark.css,
         title=plural(need.count, one, many),
         words=f"{first}{need.agent}, run {need.run}: {show_title(need.title)}",
-        urgent=f"expires {until.left}" if until and until.soon else "",
-        when=oldest if until is None or until.soon else f"{oldest} · expires {until.left}",
+        urgent=until.expires if until and until.soon else "",
+        when=oldest if until is None or until.soon else f"{oldest} · {until.expires}",
         button=button,
         href=f"/approvals/{need.first}",
     )

@@ -23,8 +23,14 @@ def show(text: str) -> str:
 
 
 def show_title(text: str) -> str:
-    """A line that begins a card: with a capital, as people write."""
-    return show(text[:1].upper() + text[1:])
+    """A line that begins a card: with a capital, as people write, unless its first word is a name."""
+    first = text.split(maxsplit=1)[0] if text.strip() else ""
+    return show(text[:1].upper() + text[1:] if first.isalpha() else text)
+
+
+def show_sentence(text: str) -> str:
+    """A reason that the runtime ended with a full stop, whatever it had ended with before."""
+    return show(text.replace("?.", "?").replace("!.", "!").replace("..", "."))
 
 
 def show_exactly(text: str) -> str:
@@ -54,8 +60,13 @@ class Shown:
     def is_long(self) -> bool:
         return self.length > LONG
 
+    @property
+    def is_huge(self) -> bool:
+        """So long that it scrolls in a box of its own."""
+        return self.length > HUGE
 
-LONG = 200
+
+LONG, HUGE = 200, 5_000
 
 
 def show_value(value: Json) -> Shown:

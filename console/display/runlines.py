@@ -5,7 +5,7 @@ from datetime import datetime
 
 from console.display.figures import plural, write_ago, write_duration, write_usd
 from console.display.marks import VERIFIED, Mark, mark_run
-from console.display.outside import show
+from console.display.outside import show, show_sentence
 from console.display.waits import say_and_then, say_until, say_whom
 from runs.queries.runlines import RunLine, Waiting
 from runs.states import RUN_FINAL, RunState
@@ -88,19 +88,32 @@ def _say(line: RunLine, now: datetime) -> tuple[str, str, str, str]:
     run = line.run
     if run.state in RUN_FINAL:
         by = f"ended {write_ago(run.ended_at, now)} ago" if run.ended_at else ""
-        return show(run.why), by, "", ""
+        return show_sentence(run.why), by, "", ""
     if run.paused is not None:
-        return show(run.why), f"paused {write_ago(run.paused.at, now)} ago", "", "goes on when somebody resumes it"
+        return (
+            show_sentence(run.why),
+            f"paused {write_ago(run.paused.at, now)} ago",
+            "",
+            "goes on when somebody resumes it",
+        )
     if line.held_since is not None:
-        return show(run.why), f"held {write_ago(line.held_since, now)}", "", "goes on when the switch is released"
+        return (
+            show_sentence(run.why),
+            f"held {write_ago(line.held_since, now)}",
+            "",
+            "goes on when the switch is released",
+        )
     if line.waiting is not None:
-        return show(run.why), *_say_waiting(line.waiting, run.waiting_for, line.run.changed_at, now)
+        return show_sentence(run.why), *_say_waiting(line.waiting, run.waiting_for, line.run.changed_at, now)
     if line.under_way is not None:
         work = line.under_way
         what = f"Step {work.step} {show(work.tool) or work.kind}, attempt {work.attempt}"
         since = work.began_at or work.taken_at
-        return what, f"under way for {write_ago(since, now)}, at most {write_duration(work.timeout_s)}", "", ""
-    return show(run.why), "", "", ""
+        limit, over = write_duration(work.timeout_s), (now - since).total_seconds() - work.timeout_s
+        if over > OVERDUE_S:
+            return what, f"under way for {write_ago(since, now)}", f"longer than its limit of {limit}", ""
+        return what, f"under way for {write_ago(since, now)}, at most {limit}", "", ""
+    return show_sentence(run.why), "", "", ""
 
 
 def _say_waiting(waiting: Waiting, waiting_for: str, changed_at: datetime, now: datetime) -> tuple[str, str, str]:

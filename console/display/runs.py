@@ -19,7 +19,7 @@ from console.display.waits import Until, say_until, say_whom
 from console.display.why import Why, explain
 from runs.queries import RunDetail
 from runs.queries.runpage import RunExtras
-from runs.states import RUN_FINAL
+from runs.states import RUN_FINAL, WaitingFor
 
 HIGH = 90
 MOST_WAITS = 10
@@ -156,7 +156,7 @@ def _tags(run: RunDetail) -> list[Mark]:
         tags.append(VERIFIED[run.verified])
     if run.state not in RUN_FINAL and run.counts.facts_stale:
         tags.append(Mark(word=f"{plural(run.counts.facts_stale, 'fact')} not fresh", icon="stale", css="person"))
-    if run.counts.keys_in_doubt:
+    if run.counts.keys_in_doubt and run.waiting_for != WaitingFor.VERDICT:
         tags.append(Mark(word=f"{plural(run.counts.keys_in_doubt, 'effect')} in doubt", icon="doubt", css="unknown"))
     return tags
 
@@ -286,7 +286,7 @@ def _todo(run: RunDetail, extras: RunExtras) -> list[Todo]:
                 title=f"{mark.word}: {show(card.title)}",
                 href=f"/approvals/{card.id}",
                 note=_join(f"waits {write_ago(card.created_at, now)}", _say_card_end(until)),
-                urgent=f"expires {until.left}" if until and until.soon else "",
+                urgent=until.expires if until and until.soon else "",
             )
         )
     with_card = {wait.approval for wait in run.waits if wait.approval is not None}
@@ -321,7 +321,7 @@ def _todo(run: RunDetail, extras: RunExtras) -> list[Todo]:
 def _say_card_end(until: Until | None) -> str:
     if until is None:
         return "no time limit"
-    return "" if until.soon else f"expires {until.left}"
+    return "" if until.soon else until.expires
 
 
 def _join(*parts: str) -> str:

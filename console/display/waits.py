@@ -21,13 +21,17 @@ class Until:
     soon: bool
     past: bool
 
+    @property
+    def expires(self) -> str:
+        return "its time is over" if self.past else f"expires {self.left}"
+
 
 def say_until(at: datetime, now: datetime) -> Until:
     left = (at - now).total_seconds()
     return Until(
         at=at,
         moment=write_moment(at, now),
-        left=f"in {write_ago(now, at)}" if left > 0 else "now",
+        left=f"in {write_ago(now, at)}" if left > 0 else "over",
         soon=left < SOON_S,
         past=left <= 0,
     )

@@ -1,12 +1,13 @@
 """Tags of the console's templates: icons, pills, times, gauges. They print marks; they decide nothing."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
+from decimal import Decimal
 
 from django import template
 from django.templatetags.static import static
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 
 from console.display import figures, outside
 from console.display.marks import Mark
@@ -48,7 +49,7 @@ def tags(marks: Iterable[Mark]) -> SafeString:
 @register.simple_tag
 def ago(at: datetime, now: datetime) -> SafeString:
     """How long ago, with the moment itself one hover or one read of the title away."""
-    return _time(at, figures.write_ago(at, now))
+    return _time(at, figures.write_ago(at, now), mark_safe(" data-ago"))
 
 
 @register.simple_tag
@@ -86,12 +87,11 @@ def brief(value: Json) -> str:
 
 @register.filter
 def usd(amount: object) -> str:
-    from decimal import Decimal
-
     return figures.write_usd(Decimal(str(amount)))
 
 
-def _time(at: datetime, words: str) -> SafeString:
+def _time(at: datetime, words: str, more: str = "") -> SafeString:
+    at = at.astimezone(UTC)
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>', f"{at:%Y-%m-%dT%H:%M:%S%z}", figures.write_full(at), words
+        '<time datetime="{}" title="{}"{}>{}</time>', f"{at:%Y-%m-%dT%H:%M:%SZ}", figures.write_full(at), more, words
     )

@@ -1,1 +1,113 @@
-// What a page does beside its panels. Without this everything still works by links and forms.
+// What a page does beside its panels (live.js). Without this everything still works, by links and forms.
+
+// Ages --------------------------------------------------------------------------------------------
+// The server wrote them by the database clock; from then on they are counted here, so that none looks young for ever.
+const clock = document.querySelector("#clock");
+const ahead = clock ? Date.parse(clock.dateTime) - Date.now() : 0;
+
+function writeDuration(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor((whole % 86400) / 3600), Math.floor((whole % 3600) / 60)];
+  if (days) return hours ? `${days} d ${hours} h` : `${days} d`;
+  if (hours) return minutes ? `${hours} h ${String(minutes).padStart(2, "0")} min` : `${hours} h`;
+  return minutes ? `${minutes} min` : `${whole} s`;
+}
+
+if (clock) {
+  setInterval(() => {
+    const now = Date.now() + ahead;
+    for (const time of document.querySelectorAll("time[data-ago]")) {
+      time.textContent = writeDuration((now - Date.parse(time.dateTime)) / 1000);
+    }
+  }, 15_000);
+}
+
+// Forms -------------------------------------------------------------------------------------------
+// One press, one request. The server would refuse a second; the button says that the first is under way.
+addEventListener("submit", (event) => {
+  if (event.defaultPrevented || event.target.method !== "post") return;
+  const button = event.submitter;
+  // After the browser has read the form: a disabled button would not be sent with it.
+  if (button) setTimeout(() => { button.disabled = true; button.classList.add("busy"); });
+});
+addEventListener("pageshow", (event) => {
+  if (!event.persisted) return;
+  for (const button of document.querySelectorAll("button.busy")) {
+    button.disabled = false;
+    button.classList.remove("busy");
+  }
+});
+
+// Dialogs, for browsers that do not know `command` yet.
+if (!("commandForElement" in HTMLButtonElement.prototype)) {
+  addEventListener("click", (event) => {
+    const button = event.target.closest("button[commandfor]");
+    const dialog = button && document.getElementById(button.getAttribute("commandfor"));
+    if (dialog) button.getAttribute("command") === "show-modal" ? dialog.showModal() : dialog.close();
+  });
+}
+
+// What changes without being looked at is said, rarely ---------------------------------------------
+const say = document.querySelector("#say");
+const nav = document.querySelector("#nav");
+let saidAt = 0;
+
+function readToDecide() {
+  return parseInt(nav.querySelector(".count.person")?.textContent ?? "0", 10);
+}
+
+if (say && nav) {
+  let known = readToDecide();
+  new MutationObserver(() => {
+    const found = readToDecide();
+    if (found === known) return;
+    const more = found > known ? `, ${found - known} new` : "";
+    known = found;
+    if (Date.now() - saidAt < 5_000) return;
+    saidAt = Date.now();
+    say.textContent = `Approvals: ${found} to decide${more}`;
+  }).observe(nav, { childList: true, subtree: true, characterData: true });
+}
+
+// Keys: none of them acts. They can be switched off in the menu (WCAG 2.1.4) -------------------------
+const OFF = "longwatch.keys";
+const toggle = document.querySelector("[data-keys-toggle]");
+
+function readKeysOff() {
+  try { return localStorage.getItem(OFF) === "off"; } catch { return false; }
+}
+
+function showToggle() {
+  if (toggle) toggle.querySelector("[data-keys-state]").textContent = readKeysOff() ? "off" : "on";
+}
+
+if (toggle) {
+  toggle.hidden = false;
+  showToggle();
+  toggle.addEventListener("click", () => {
+    try { readKeysOff() ? localStorage.removeItem(OFF) : localStorage.setItem(OFF, "off"); } catch { return; }
+    showToggle();
+  });
+}
+
+function step(by) {
+  const rows = [...document.querySelectorAll("table.runs tbody th a, a.ap")];
+  const at = rows.indexOf(document.activeElement);
+  const current = rows.findIndex((row) => row.getAttribute("aria-current"));
+  const next = rows[Math.min(Math.max((at < 0 ? current : at) + by, 0), rows.length - 1)];
+  next?.focus();
+  next?.scrollIntoView({ block: "nearest" });
+}
+
+addEventListener("keydown", (event) => {
+  const field = event.target.closest("input, textarea, select, [contenteditable]");
+  if (event.key === "Enter" && (event.metaKey || event.ctrlKey) && field?.form) {
+    const confirm = field.form.querySelector("button.primary[type=submit], button.solid[type=submit]");
+    if (confirm) { event.preventDefault(); field.form.requestSubmit(confirm); }
+    return;
+  }
+  if (field || event.metaKey || event.ctrlKey || event.altKey || document.querySelector("dialog:modal") || readKeysOff()) return;
+  if (event.key === "/") { event.preventDefault(); document.querySelector("#find")?.focus(); }
+  if (event.key === "j") step(1);
+  if (event.key === "k") step(-1);
+});
