@@ -269,7 +269,7 @@ def test_from_commit_to_screen(page: Page, run: Run, record_property: Callable[[
              .observe(document.querySelector("#panel"), { subtree: true, childList: true, characterData: true }) }"""
     )
     took = []
-    for number in range(15):
+    for number in range(9):
         page.evaluate("shown.length = 0")
         note(run, f"number {number}")
         committed = time.time() * 1000

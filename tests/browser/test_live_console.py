@@ -1,0 +1,111 @@
+"""The console's own pages are live: what is committed comes to them, and after trouble they equal a fresh load."""
+
+import re
+import time
+
+import pytest
+from django.contrib.auth.models import User
+from playwright.sync_api import Page, expect
+
+from runs import notify, operations
+from runs.access import Role
+from runs.approvals import Said
+from runs.states import Verdict
+from tests import situations
+from tests.browser.browsing import Browsing
+from tests.browser.test_live_pages import AWAY, RECOVERED_S, expect_state
+from tests.people import make_person
+from tests.situations import Asking
+from tests.web_process import WebProcess
+
+PAGES = ["/", "/runs", "/runs/{run}", "/runs/{run}?tab=journal", "/approvals"]
+PANELS = """() => Object.fromEntries([...document.querySelectorAll("[hx-trigger*='live:']")]
+  .map((panel) => [panel.id, panel.innerText]))"""
+
+
+@pytest.fixture
+def anna(transactional_db: None) -> User:
+    return make_person("anna", Role.OPERATOR, Role.APPROVER)
+
+
+@pytest.fixture
+def asking(anna: User) -> Asking:
+    return situations.ask_approval(situations.start(anna))
+
+
+def read_panels(page: Page) -> dict[str, str]:
+    """What each panel says. Ages go on by themselves, in both of two pages, but not in step."""
+    texts: dict[str, str] = page.evaluate(PANELS)
+    return {
+        name: " ".join(re.sub(r"[\d.]+\s(ms|s|min|h|d)\b", "some time", text).split())
+        for name, text in texts.items()
+        if text
+    }
+
+
+def reject(asking: Asking, anna: User) -> None:
+    said = Said(verdict=Verdict.REJECT, version=asking.card.version, comment="not twice")
+    operations.decide(asking.card.pk, said, by=anna)
+    notify.flush()
+
+
+def expect_fresh_panels(page: Page, browsing: Browsing, *, since: float) -> None:
+    """Every panel of a fresh load says the same here. An open card stays as it is until its reader says otherwise."""
+    fresh = browsing.beside(page)
+    expect_state(fresh, "live")
+    wanted = read_panels(fresh)
+    assert wanted
+    fresh.close()
+    while (shown := {name: text for name, text in read_panels(page).items() if name in wanted}) != wanted:
+        assert time.monotonic() - since < RECOVERED_S, f"{shown}\n  is not\n{wanted}"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def pages(browsing: Browsing, asking: Asking, anna: User) -> list[Page]:
+    """Every page with panels, each in a browser of its own."""
+    opened = [browsing.open(path.format(run=asking.run.pk), user=anna) for path in PAGES]
+    for page in opened:
+        expect_state(page, "live")
+    return opened
+
+
+def test_a_decision_of_somebody_else_comes_to_every_page(
+    browsing: Browsing, pages: list[Page], asking: Asking, anna: User
+) -> None:
+    before = [read_panels(page) for page in pages]
+    reject(asking, anna)
+    decided = time.monotonic()
+    for page, was in zip(pages, before, strict=True):
+        while read_panels(page) == was:
+            assert time.monotonic() - decided < 10.0, f"nothing changed on {page.url}"
+            time.sleep(0.05)
+        expect_fresh_panels(page, browsing, since=time.monotonic())
+
+
+def test_every_page_finds_back_after_the_server_was_killed(
+    browsing: Browsing, web: WebProcess, pages: list[Page], asking: Asking, anna: User
+) -> None:
+    browsing.problems.allow(AWAY)
+    web.kill()
+    for page in pages:
+        expect_state(page, "reconnecting")
+    reject(asking, anna)
+    web.start()
+    back = time.monotonic()
+    for page in pages:
+        expect_state(page, "live", within_s=RECOVERED_S)
+    print(f"live again after {time.monotonic() - back:.1f} s")
+    for page in pages:
+        expect_fresh_panels(page, browsing, since=time.monotonic())
+
+
+def test_the_bar_that_says_signed_out_is_seen_when_one_is(browsing: Browsing, asking: Asking, anna: User) -> None:
+    page = browsing.open(f"/runs/{asking.run.pk}", user=anna)
+    expect_state(page, "live")
+    bar = page.locator(".bar.signed-out")
+    expect(bar).to_be_hidden()
+    anna.set_password("another correct horse")
+    anna.save()
+    expect_state(page, "signed-out")
+    expect(bar).to_be_visible()

@@ -1,0 +1,103 @@
+"""Every page in light and dark, on a desk and on a phone: nothing axe objects to, nothing cut off, nothing inline."""
+
+import pytest
+from django.contrib.auth.models import User
+from playwright.sync_api import Page, expect
+
+from runs import operations
+from runs.access import Role
+from tests import page_situations, situations
+from tests.browser.browsing import Browsing, check_axe
+from tests.people import make_person
+
+LOOKS = [("light", False), ("dark", False), ("light", True), ("dark", True)]
+
+
+@pytest.fixture
+def ada(transactional_db: None) -> User:
+    return make_person("ada", Role.ADMIN)
+
+
+@pytest.fixture
+def paths(ada: User) -> list[str]:
+    """A page of each sort, with something on it."""
+    doubt = page_situations.make_card("verdict", ada)
+    asking = situations.ask_approval(situations.start(ada, goal="Work the refund requests of 27 November"))
+    long = situations.ask_approval(
+        situations.start(ada, goal="Long " + "W" * 300), order="10\u202e01" + "x" * 6_000, amount="300"
+    )
+    ended = situations.start(ada)
+    operations.stop_run(ended.pk, reason="wrong batch", by=ada)
+    operations.engage_switch("tool:refund", reason="Order 10377 was confirmed three times", by=ada)
+    cards = [page_situations.make_card(kind, ada) for kind in ("question", "failure", "budget", "fact")]
+    tabs = ("timeline", "facts", "work", "keys", "failures", "ledger", "briefing", "journal")
+    return [
+        "/",
+        "/runs",
+        "/runs?state=failed&agent=stock-watch",
+        "/runs/new",
+        "/runs/999",
+        *(f"/runs/{asking.run.pk}?tab={tab}" for tab in tabs),
+        f"/runs/{asking.run.pk}?tab=step&step=1",
+        f"/runs/{doubt.run_id}",
+        f"/runs/{ended.pk}",
+        f"/runs/{long.run.pk}",
+        "/approvals",
+        "/approvals?state=decided",
+        *(f"/approvals/{card.pk}" for card in [doubt, asking.card, long.card, *cards]),
+    ]
+
+
+def expect_nothing_sideways(page: Page) -> None:
+    width, shown = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert width <= shown, f"{page.url} is {width} wide in a window of {shown}"
+
+
+@pytest.mark.parametrize(("theme", "phone"), LOOKS)
+def test_every_page_is_in_order(browsing: Browsing, ada: User, paths: list[str], theme: str, phone: bool) -> None:
+    browsing.problems.allow("404")
+    page = browsing.open(user=ada, theme=theme, phone=phone)
+    for path in paths:
+        page.goto(path)
+        expect(page.locator("main")).to_be_visible()
+        expect_nothing_sideways(page)
+        try:
+            check_axe(page)
+        except AssertionError as found:
+            raise AssertionError(f"{path}: {found}") from None
+
+
+@pytest.mark.parametrize("width", [390, 768, 1024, 1280, 1920])
+def test_nothing_scrolls_sideways_at_any_width(browsing: Browsing, ada: User, paths: list[str], width: int) -> None:
+    browsing.problems.allow("404")
+    page = browsing.open(user=ada, viewport={"width": width, "height": 900})
+    for path in paths:
+        page.goto(path)
+        expect_nothing_sideways(page)
+
+
+def test_dialogs_are_in_order_too(browsing: Browsing, ada: User) -> None:
+    asking = situations.ask_approval(situations.start(ada))
+    page = browsing.open(f"/approvals/{asking.card.pk}", user=ada)
+    for button, dialog in (
+        ("Reject…", "#reject-dialog"),
+        ("Edit…", "#edit-dialog"),
+        ("Answer instead…", "#respond-dialog"),
+    ):
+        page.get_by_role("button", name=button).first.click()
+        expect(page.locator(dialog)).to_be_visible()
+        check_axe(page)
+        page.keyboard.press("Escape")
+        expect(page.locator(dialog)).to_be_hidden()
+    page.goto(f"/runs/{asking.run.pk}")
+    page.get_by_role("button", name="Stop…").first.click()
+    check_axe(page)
+
+
+def test_a_theme_is_chosen_and_kept(browsing: Browsing, ada: User) -> None:
+    page = browsing.open("/runs?state=open", user=ada, theme="light")
+    page.get_by_role("button", name="Theme").click()
+    page.locator("#theme-menu").get_by_role("button", name="Dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert page.url.endswith("/runs?state=open")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(17, 17, 16)"
