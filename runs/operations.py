@@ -134,9 +134,10 @@ def set_budget(
         _check_amount(name, wanted)
     with transaction.atomic(durable=True):
         locked = lifecycle.lock(run)
-        budgets.set_limits(run, limits, actor=person(by), why=reason, version=version)
         _close_budget_cards(locked, why="the limit was changed")
         course.wake_run(locked, WaitingFor.BUDGET, why="the limit was changed", actor=person(by))
+        # Budgets last: every run below waits for this one.
+        budgets.set_limits(run, limits, actor=person(by), why=reason, version=version)
     _wake_descendants(run, WaitingFor.BUDGET, why=f"a limit of run {run} was changed")
     locked.refresh_from_db()
     return locked
@@ -474,8 +475,8 @@ def _decide_budget(run: Run, step: Step | None, card: Approval, said: Said, by: 
             _check_amount(name, limits[name])
     if not limits:
         raise Malformed('A grant says how much: {"usd": "1.00"}.')
-    budgets.set_limits(granted.pk, limits, actor=person(by), why=said.comment or f"granted on approval {card.pk}")
     course.wake_run(run, WaitingFor.BUDGET, why=f"granted by {by.get_username()}", actor=person(by))
+    budgets.set_limits(granted.pk, limits, actor=person(by), why=said.comment or f"granted on approval {card.pk}")
 
 
 def _decide_fact(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:

@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from runs import approvals, budgets, clock, course, facts, keys, lifecycle, operations, steps
+from runs.access import Role
 from runs.agents import get_agent
 from runs.approvals import Said
 from runs.errors import AlreadyDecided, AnotherVersion, Conflict, Forbidden, Malformed, WrongState
@@ -395,7 +396,7 @@ class TestGrants:
     def test_who_may_not_decide_for_the_run_above_does_not_raise_its_limit(self, run: Run) -> None:
         child = start_child(run)
         card = self.short(child, start(User.objects.get(username="ana"), agent="refund-desk"))
-        narrow = people.make_person("nora", people.Role.APPROVER, agents=("scripted",))
+        narrow = people.make_person("nora", Role.APPROVER, agents=("scripted",))
         with pytest.raises(Forbidden):
             decide(card, Verdict.GRANT, by=narrow, grant={"usd": "2.50"})
         assert fresh(card).state == ApprovalState.PENDING

@@ -55,7 +55,10 @@ def set_limits(run: Run, limits: Mapping[str, Any], **given: Any) -> None:
         budgets.set_limits(run.pk, limits, actor=ANA, why="because", **given)
 
 
-def usd(run: Run) -> tuple[Decimal, Decimal, Decimal]:
+type Money = Decimal | int
+
+
+def usd(run: Run) -> tuple[Money, Money, Money]:
     """(spent, reserved, overrun)"""
     b = Budget.objects.get(pk=run.pk)
     return b.usd_spent, b.usd_reserved, b.usd_overrun

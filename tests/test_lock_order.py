@@ -1,0 +1,301 @@
+"""Locks are taken in one order, written once (architecture.md): two connections that would deadlock if it broke.
+
+switch lock · runs, child before parent · the rows of those runs · cross-run locks · budgets, leaf to root.
+"""
+
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+
+from runs import budgets, course, lifecycle, locks, operations, steps, switches
+from runs.agents import get_agent
+from runs.approvals import Said
+from runs.budgets import Amounts
+from runs.errors import AlreadyDecided, LimitTooLow, LongwatchError, OverBudget
+from runs.models import Attempt, Run, Step
+from runs.states import AttemptOutcome, StepKind, StepState, Verdict
+from tests.engine_tools import Engine, call, engine, shop_process, workers
+from tests.situations import ask_budget
+from tests.writers import (
+    Thread,
+    ask,
+    claim,
+    errors,
+    open_attempt,
+    person,
+    plan_act,
+    start,
+    start_child,
+    take,
+    together,
+    until_blocked,
+)
+
+__all__ = ["engine", "person", "shop_process", "workers"]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+# The place of a first lock in its transaction. Rows of a run (steps, cards, facts, keys) are guarded by the run's own.
+RANKS = {"switch": 0, "run": 1, "row": 2, "lock": 3, "budget": 4}
+ROWS = ("step", "attempt", "approval", "fact", "key")
+
+
+def rank_of(statement: str) -> str | None:
+    """Which kind of lock a statement takes, if it is one of those that order matters for."""
+    if "pg_advisory_xact_lock" in statement:
+        return "switch"
+    if "INTO runs_lock" in statement:
+        return "lock"
+    locked = re.search(r"FOR NO KEY UPDATE", statement)
+    table = re.search(r"""(?:FROM|UPDATE) "?runs_(\w+)"?""", statement)
+    if table and (locked or statement.startswith("UPDATE")):
+        name = table.group(1)
+        return "row" if name in ROWS else name if name in RANKS else None
+    return None
+
+
+@contextmanager
+def watched() -> Iterator[list[list[str]]]:
+    """The locks of each transaction on this connection, in the order in which it took them."""
+    transactions: list[list[str]] = []
+    marks: list[Any] = []
+
+    def watch(execute: Callable[..., Any], statement: str, params: Any, many: bool, context: Any) -> Any:
+        rank = rank_of(statement)
+        if rank is not None and connection.in_atomic_block:
+            # Django begins a new list of hooks with each transaction.
+            if not marks or marks[-1] is not connection.run_on_commit:
+                marks.append(connection.run_on_commit)
+                transactions.append([])
+            transactions[-1].append(rank)
+        return execute(statement, params, many, context)
+
+    with connection.execute_wrapper(watch):
+        yield transactions
+
+
+def broken(transactions: Sequence[list[str]]) -> list[list[str]]:
+    """The transactions that took a kind of lock for the first time after one of a later place."""
+    found = []
+    for taken in transactions:
+        firsts = [RANKS[kind] for kind in dict.fromkeys(taken)]
+        if firsts != sorted(firsts):
+            found.append(list(dict.fromkeys(taken)))
+    return found
+
+
+def test_whatever_a_worker_and_a_person_do_the_locks_come_in_their_order(engine: Engine) -> None:
+    order = engine.order("900.00")
+    with watched() as transactions:
+        run = engine.start(
+            *engine.read(order),
+            [call("pay_keyed", order=order, amount="20.00"), call("pay_once", order=order, amount="3.00")],
+            [call("spawn", agent="scripted", goal="help"), call("pay_checkable", order=order, amount="4.00")],
+            [call("pay_keyed", order=order, amount="420.00")],
+            [call("ask", question="Shall it end?")],
+            [call("pay_keyed", order=order, amount="430.00")],
+        )
+        engine.go(run)
+        operations.decide(engine.card(run).pk, Said(verdict=Verdict.APPROVE), by=engine.person)
+        engine.go(run)
+        operations.decide(engine.card(run, "question").pk, Said(verdict=Verdict.RESPOND, answer="no"), by=engine.person)
+        engine.go(run)
+        operations.decide(
+            engine.card(run).pk,
+            Said(verdict=Verdict.EDIT, arguments={"order": order, "amount": "40.00"}),
+            by=engine.person,
+        )
+        operations.set_budget(run.pk, {"usd": Decimal("2.00")}, reason="worth it", by=engine.person)
+        operations.decide(
+            ask_budget(engine.start(agent="refund-desk")).pk,
+            Said(verdict=Verdict.GRANT, grant={"usd": "1.00"}),
+            by=engine.person,
+        )
+        switch = operations.engage_switch("tool:pay_once", reason="look first", by=engine.person)
+        operations.release_switch(switch.pk, reason="it is fine", by=engine.person)
+        engine.go(run)
+        assert run.state == "succeeded"
+        operations.stop_run(engine.start().pk, reason="enough", by=engine.person)
+    assert broken(transactions) == []
+    seen = {kind for taken in transactions for kind in taken}
+    assert seen == set(RANKS), "the test has seen every kind of lock"
+
+
+def test_a_wrong_order_would_be_seen() -> None:
+    assert broken([["switch", "run", "row", "run", "budget"]]) == []
+    assert broken([["run", "switch"], ["budget", "lock"], ["row", "run"]]) == [
+        ["run", "switch"], ["budget", "lock"], ["row", "run"]
+    ]  # fmt: skip
+
+
+def reserve(run: Run, usd: str = "0.01") -> int:
+    with transaction.atomic():
+        attempt = open_attempt(steps.plan(lifecycle.lock(run.pk), steps.Asked(kind=StepKind.CHECK, tool="read_order")))
+        budgets.reserve(run.pk, Amounts(usd=Decimal(usd), steps=1), attempt=attempt.pk)
+        return attempt.pk
+
+
+def test_a_childs_commit_does_not_wait_for_its_parents_lock_although_a_key_refers_to_it(person: User) -> None:
+    """The child holds the parent's budget, the parent's own transaction its run: each would wait for the other."""
+    parent = start(person)
+    child = start_child(parent)
+    with transaction.atomic():
+        lifecycle.lock(child.pk)
+        attempt = open_attempt(
+            steps.plan(lifecycle.lock(child.pk), steps.Asked(kind=StepKind.CHECK, tool="read_order"))
+        )
+        budgets.reserve(child.pk, Amounts(usd=Decimal("0.01")), attempt=attempt.pk)
+        above = Thread(lambda: reserve(parent))
+        until_blocked()
+        # Here the child commits, and PostgreSQL checks its references to the parent, whom the other holds.
+    assert above.finish() > 0
+
+
+def test_two_children_and_their_parent_reserve_settle_and_are_granted_more_without_a_deadlock(person: User) -> None:
+    parent = start(person, usd="50.00")
+    children = [start_child(parent, usd="50.00") for _ in range(2)]
+
+    def spend(run: Run) -> int:
+        for _ in range(15):
+            attempt = reserve(run)
+            with transaction.atomic():
+                step = Attempt.objects.get(pk=attempt)
+                lifecycle.lock(run.pk)
+                steps.lock(step.step_id)
+                steps.close_attempt(steps.lock_attempt(attempt), AttemptOutcome.DONE)
+                budgets.settle(attempt, Amounts(usd=Decimal("0.01"), steps=1))
+        return 1
+
+    def grant() -> int:
+        for n in range(15):
+            operations.set_budget(parent.pk, {"usd": Decimal(50 + n)}, reason="more", by=person)
+        return 1
+
+    results = together(*(lambda r=r: spend(r) for r in (parent, *children)), grant)
+    assert results == [1, 1, 1, 1]
+    assert budgets.mismatches() == []
+
+
+def test_a_take_with_a_cross_run_lock_and_a_budget_meets_another_that_wants_both(person: User) -> None:
+    parent = start(person, usd="50.00")
+    runs = [start_child(parent, usd="50.00") for _ in range(3)]
+    tool = get_agent("scripted").tool("pay_once")
+    assert tool is not None
+
+    def act(run: Run) -> int:
+        made = 0
+        for n in range(8):
+            step = plan_act(run, tool, order=str(n), amount="5")
+            try:
+                with transaction.atomic():
+                    switches.lock_shared()
+                    lifecycle.lock(run.pk)
+                    attempt = take(run, steps.lock(step.pk), tool)
+                    assert attempt.key_id is not None
+                    locks.take(["order.1", f"order.{n}"], key=attempt.key_id, run=run.pk)
+                    budgets.reserve(run.pk, Amounts(usd=Decimal("0.01")), attempt=attempt.pk)
+                with transaction.atomic():
+                    lifecycle.lock(run.pk)
+                    steps.lock(step.pk)
+                    steps.close_attempt(steps.lock_attempt(attempt.pk), AttemptOutcome.DONE)
+                    budgets.settle(attempt.pk, Amounts(usd=Decimal("0.01")))
+                    locks.release(attempt.key_id)
+                made += 1
+            except locks.Blocked:
+                continue
+        return made
+
+    results = together(*(lambda r=r: act(r) for r in runs))
+    assert errors(results) == []
+    assert sum(results) > 0
+
+
+def test_everything_a_person_can_do_to_a_tree_at_once_ends_in_answers_and_never_in_a_deadlock(person: User) -> None:
+    tool = get_agent("scripted").tool("pay_keyed")
+    assert tool is not None
+    top = start(person, usd="50.00")
+    tree = [top, start_child(top), start_child(top)]
+    tree.append(start_child(tree[1]))
+    cards = [ask(run, plan_act(run, tool, order=str(run.pk), amount="500")) for run in tree]
+    with transaction.atomic():
+        for run in sorted(tree, key=lambda r: -r.pk):
+            course.rest(lifecycle.lock(run.pk))
+
+    def decide() -> None:
+        for card in cards:
+            try:
+                operations.decide(card.pk, Said(verdict=Verdict.APPROVE), by=person)
+            except AlreadyDecided:
+                continue
+
+    def limit() -> None:
+        chance = random.Random(3)
+        for run in tree * 3:
+            try:
+                operations.set_budget(run.pk, {"usd": Decimal(chance.randrange(10, 90))}, reason="so", by=person)
+            except LimitTooLow:
+                continue
+
+    def hold() -> None:
+        for run in tree:
+            switch = operations.engage_switch(f"run:{run.pk}", reason="look first", by=person)
+            operations.release_switch(switch.pk, reason="it is fine", by=person)
+
+    def spend() -> None:
+        for run in tree * 3:
+            try:
+                reserve(run)
+            except OverBudget:
+                continue
+
+    def stop() -> None:
+        until_any_decided()
+        operations.stop_run(top.pk, reason="enough", by=person)
+
+    def until_any_decided() -> None:
+        for run in reversed(tree):
+            with transaction.atomic():
+                lifecycle.lock(run.pk)
+
+    results = together(decide, decide, limit, hold, spend, stop)
+    assert all(isinstance(error, LongwatchError) for error in errors(results)), errors(results)
+    assert set(Run.objects.values_list("state", flat=True)) == {"stopped"}
+    assert budgets.mismatches() == []
+
+
+def test_a_claim_passes_over_what_another_holds(person: User) -> None:
+    first, second = start(person), start(person)
+    with transaction.atomic():
+        lifecycle.lock(first.pk)
+        passed = Thread(lambda: claim(second)).finish()
+    assert passed.run == second.pk
+    assert claim(first).run == first.pk
+
+
+def test_the_last_look_waits_for_whoever_closes_the_attempt_and_then_gives_up(person: User) -> None:
+    run = start(person)
+    tool = get_agent("scripted").tool("pay_once")
+    assert tool is not None
+    attempt = take(run, plan_act(run, tool, order="7", amount="5"), tool)
+
+    def look() -> bool:
+        with transaction.atomic():
+            return steps.begin(attempt.pk)
+
+    with transaction.atomic():
+        lifecycle.lock(run.pk)
+        step = steps.lock(attempt.step_id)
+        steps.close_attempt(steps.lock_attempt(attempt.pk), AttemptOutcome.LOST)
+        steps.wake(step)
+        looking = Thread(look)
+        until_blocked()
+    assert looking.finish() is False
+    attempt.refresh_from_db()
+    assert (attempt.outcome, attempt.began_at) == (AttemptOutcome.LOST, None)
+    assert Step.objects.get(pk=attempt.step_id).state == StepState.PLANNED
