@@ -71,7 +71,11 @@ def _take(hand: Hand, step_id: int) -> Taken | None:
             return None
         agent = get_agent(run.agent)
         if step.tool in builtin.BUILTINS:
-            _execute_builtin(hand, run, step, agent)
+            # Engaged since this step was chosen: no child is started any more.
+            if switch := switches.in_scope(run.pk, step.tool):
+                wait_for_switch(step, *switch)
+            else:
+                _execute_builtin(hand, run, step, agent)
             return None
         tool = agent.tool(step.tool)
         if tool is None:
