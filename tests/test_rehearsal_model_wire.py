@@ -11,8 +11,8 @@ from typing import Any
 import anthropic
 import pytest
 
-from tests.process_tools import wait_until
 from tests.rehearsal_tools import INTERNAL_TOOLS, MODEL, ROOT, Page, RehearsalServer, list_calls, make_tool, run_server
+from tests.waiting import wait_until
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 
