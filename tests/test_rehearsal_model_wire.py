@@ -178,7 +178,7 @@ def test_the_receiver_sees_a_client_that_goes_away() -> None:
             for event in stream:
                 if event.type == "content_block_start":
                     break
-        call = wait_until(lambda: next((each for each in server.calls() if not each["open"]), None), timeout_s=5)
+        call = wait_until(lambda: next((each for each in server.calls() if not each["open"]), None), what="the call ended", timeout_s=5)
         assert call is not None
         assert call["client_gone"] is True
         assert call["stop_reason"] is None
@@ -199,7 +199,7 @@ def test_hundreds_of_slow_streams_are_held_at_once() -> None:
                 return held
 
         assert asyncio.run(hold_all()) == 300
-        wait_until(lambda: all(call["client_gone"] for call in server.calls()), timeout_s=10)
+        wait_until(lambda: all(call["client_gone"] for call in server.calls()), what="the client gone", timeout_s=10)
 
 
 def test_the_server_dies_with_its_parent() -> None:
@@ -215,7 +215,7 @@ def test_the_server_dies_with_its_parent() -> None:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
-    wait_until(lambda: not is_running(child), timeout_s=5)
+    wait_until(lambda: not is_running(child), what="the child ended", timeout_s=5)
 
 
 def is_running(pid: int) -> bool:
