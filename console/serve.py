@@ -6,6 +6,7 @@ uvicorn's own `--fd` takes the socket for a local one and leaves TCP_NODELAY off
 
 import socket
 import sys
+import warnings
 
 import uvicorn
 
@@ -13,6 +14,8 @@ GRACE_S = 5
 
 
 def main() -> None:
+    # WhiteNoise gives files piece by piece and not asynchronously; Django reads a small file whole, and warns of it.
+    warnings.filterwarnings("ignore", "StreamingHttpResponse must consume synchronous iterators")
     listener = socket.socket(fileno=int(sys.argv[1]))
     config = uvicorn.Config(
         "console.asgi:application",

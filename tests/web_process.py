@@ -24,9 +24,6 @@ from console.databases import write_database_url
 from tests.conftest import PROJECT
 from tests.waiting import wait_until
 
-# It gives files to Django piece by piece, and not asynchronously.
-WHITENOISE_IS_SYNC = "ignore:StreamingHttpResponse must consume synchronous iterators"
-
 
 class Frame(NamedTuple):
     event: str
@@ -65,7 +62,7 @@ class WebProcess:
         descriptor = self.listener.fileno()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-W", WHITENOISE_IS_SYNC, "-m", "console.serve", str(descriptor)],
+                [sys.executable, "-W", "error", "-m", "console.serve", str(descriptor)],
                 cwd=PROJECT,
                 env=os.environ
                 | {
