@@ -39,15 +39,18 @@ class HearsNothing(psycopg.OperationalError):
 
 async def listen(hub: Hub) -> None:
     """Keep a listening connection, for ever; the hub is degraded while there is none."""
-    pause = FIRST_PAUSE_S
+    pause, said = FIRST_PAUSE_S, ""
     while True:
         try:
             async with await _connect() as connection:
                 await begin(connection, hub)
-                pause = FIRST_PAUSE_S
+                pause, said = FIRST_PAUSE_S, ""
                 await _hear(connection, hub)
         except (psycopg.Error, OSError) as error:
-            log.warning("live pages hear nothing from the database: %s", str(error).strip() or type(error).__name__)
+            why = str(error).strip() or type(error).__name__
+            if why != said:  # once, however often it is tried
+                log.warning("live pages hear nothing from the database: %s", why)
+            said = why
         except Exception:
             log.exception("the listener of the live pages broke; it starts again")
         hub.degrade()
