@@ -61,7 +61,7 @@ def advance_act(hand: Hand, step_id: int) -> None:
 
 def _take(hand: Hand, step_id: int) -> Taken | None:
     """One transaction, lock then judge: everything that allows the call, and the call taken. None: not now."""
-    performer = hand.tools.ready()
+    performer = hand.ready_tools()
     before = clock.boottime()
     with transaction.atomic(durable=True):
         switches.lock_shared()

@@ -30,6 +30,18 @@ class Hand:
     def used_up(self) -> bool:
         return time.monotonic() >= self.until
 
+    def ready_tools(self) -> uuid.UUID:
+        """The id of a living tool process; the run is held as long as it takes to start one."""
+        return self.tools.ready(meanwhile=self._keep_run)
+
+    def _keep_run(self) -> None:
+        try:
+            if time.monotonic() - self._renewed >= settings.LEASE_S / 3:
+                lifecycle.renew(self.claim, lease_s=settings.LEASE_S)
+                self._renewed = time.monotonic()
+        except DatabaseError:
+            forget_connection()
+
     def tick(self, attempt: int) -> Tick:
         """Renew the leases in time, and look whether the call in hand has to stop.
 

@@ -34,7 +34,7 @@ def perform(
     hand: Hand, step_id: int, order_of: Callable[[Run, Step, Agent], Order | None]
 ) -> tuple[int, Outcome] | None:
     """Take a try of a planned step and perform what `order_of` says of it, locked; None: nothing was taken."""
-    performer = hand.tools.ready()
+    performer = hand.ready_tools()
     before = clock.boottime()
     with transaction.atomic(durable=True):
         switches.lock_shared()

@@ -61,12 +61,18 @@ class ToolHost:
         self._pidfd = -1
         self._unrecorded: list[Exit] = []
 
-    def ready(self) -> uuid.UUID:
-        """The id of a living tool process; starts one if there is none."""
+    def ready(self, *, meanwhile: Callable[[], None] = lambda: None) -> uuid.UUID:
+        """The id of a living tool process; starts one if there is none, which may take its time.
+
+        `meanwhile` is called several times a second until it is there.
+
+        Raises:
+            CannotStart: it did not come up in time.
+        """
         if self._leader is not None and self._ended(0.0):
             self._bury()
         if self.ident is None:
-            self._start()
+            self._start(meanwhile)
         assert self.ident is not None
         return self.ident
 
@@ -129,14 +135,16 @@ class ToolHost:
             self._leader.kill_group()
             self._bury()
 
-    def _start(self) -> None:
+    def _start(self, meanwhile: Callable[[], None]) -> None:
         ours, theirs = socket.socketpair()
         argv = [sys.executable, str(_MANAGE), "toolprocess", "--fd", str(theirs.fileno()), "--parent", str(self.worker)]
         self._leader = supervise.spawn_leader(argv, pass_fds=[theirs.fileno()])
         theirs.close()
         self._pidfd = os.pidfd_open(self._leader.pid)
         self._pipe = Connection(ours.detach())
-        hello = self._receive(_START_S)
+        until = time.monotonic() + _START_S
+        while (hello := self._receive(_TICK_S)) is None and not self._ended(0.0) and time.monotonic() < until:
+            meanwhile()
         if hello is None:
             self._leader.kill_group()
             raise CannotStart(f"The tool process did not start: {self._bury()}")
