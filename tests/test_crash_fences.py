@@ -23,7 +23,7 @@ from runs.engine.toolwire import Report
 from runs.engine.toolwire import Said as Told
 from runs.engine.worker import Worker
 from runs.lifecycle import Claim
-from runs.models import Approval, Attempt, Budget, Fact, Key, Lock, Run, Step
+from runs.models import Approval, Attempt, Budget, Fact, JournalEntry, Key, Lock, Run, Step
 from runs.sanitise import clean_json
 from runs.states import (
     ApprovalState,
@@ -83,7 +83,8 @@ def take(worker: Worker) -> Held:
 def approved_payment(engine: Engine, tool: str = "pay_keyed") -> tuple[Run, str]:
     """A run whose only due step is an approved refund that needs a person, and its order."""
     order = engine.order("900.00")
-    run = engine.start(*engine.read(order), [call(tool, order=order, amount="420.00")])
+    pay = {**call(tool, order=order, amount="420.00"), "again": "so that a person is asked"}
+    run = engine.start(*engine.read(order), [pay])
     engine.go(run)
     operations.decide(engine.card(run).pk, Said(verdict=Verdict.APPROVE), by=engine.person)
     return run, order
@@ -335,6 +336,24 @@ def test_a_late_result_settles_the_step_and_the_attempt_that_followed_changes_no
     assert not budgets.mismatches()
 
 
+def test_a_result_that_arrives_after_it_did_not_was_said_is_not_done_again(engine: Engine) -> None:
+    run, order = approved_payment(engine, "pay_once")
+    held = take(engine.worker)
+    outcome = held.perform()
+    lose(held)
+    bury(held)
+    engine.go(run)
+    operations.decide(engine.card(run, "verdict").pk, Said(verdict=Verdict.DID_NOT_HAPPEN), by=engine.person)
+    held.settle(outcome)
+    assert held.attempt.outcome == AttemptOutcome.DISPROVED
+    assert JournalEntry.objects.filter(run=run, kind="attempt.contradicted").count() == 1
+    step = Step.objects.get(pk=held.step)
+    assert (step.state, dig(step.result, "order")) == (StepState.DONE, order)
+    assert Key.objects.get(run=run).state == KeyState.DONE
+    assert engine.go(run).state == RunState.SUCCEEDED
+    assert engine.paid(order) == 1
+
+
 def test_a_tool_that_tells_much_keeps_its_lease(engine: Engine, settings: Any) -> None:
     settings.LEASE_S = 1.0
     run = engine.start([call("linger", for_s=3.0)])
@@ -373,6 +392,29 @@ def test_a_tool_process_that_is_frozen_before_it_is_asked_is_killed_and_another_
     assert (first.outcome, first.began_at, first.exit_signal) == (AttemptOutcome.DEAD, None, 9)
     assert second.outcome == AttemptOutcome.DONE
     assert (engine.paid(order), charged(run)) == (1, (1, 0))
+
+
+def test_a_run_is_held_while_its_worker_starts_a_tool_process(engine: Engine, settings: Any) -> None:
+    """On a busy machine that takes longer than a lease; workers that lose the run meanwhile would each start one."""
+    settings.LEASE_S = 1.5
+    run = engine.start([call("give", value=1)])
+    engine.worker.tools.close()
+    stop = threading.Event()
+
+    def sweep() -> None:
+        while not stop.wait(0.05):
+            sweep_once()
+        connection.close()
+
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    try:
+        assert engine.worker.claim_and_advance()
+    finally:
+        stop.set()
+        sweeper.join()
+    assert Attempt.objects.filter(run=run, epoch=1).exists()
+    assert not JournalEntry.objects.filter(run=run, kind="run.lease_lost").exists()
 
 
 def test_an_attempt_whose_taking_was_committed_unheard_runs_out_while_its_worker_is_busy(

@@ -14,6 +14,7 @@ from runs.engine.hand import backoff, later
 from runs.engine.toolhost import Died, Outcome
 from runs.engine.toolwire import Report, Said
 from runs.engine.waits import ask_about_failure
+from runs.journal import append
 from runs.lifecycle import Claim
 from runs.models import Approval, Artifact, Attempt, Key, Run, Step
 from runs.states import (
@@ -38,10 +39,13 @@ def settle_call(claim: Claim, attempt_id: int, tool: Tool, outcome: Outcome) -> 
     """Settle a try of an act step."""
     with transaction.atomic(durable=True):
         run, step, attempt, late = _lock(claim, attempt_id)
-        if attempt.outcome not in _SETTLEABLE:
-            return
         key = keys.lock(attempt.key_id) if attempt.key_id else None
+        freed: Sequence[str] = []
         match outcome:
+            case Report(said=Said.DONE) if attempt.outcome == AttemptOutcome.DISPROVED:
+                freed = _contradict(step, attempt, key, outcome)
+            case _ if attempt.outcome not in _SETTLEABLE:
+                return
             case Report(said=Said.DONE):
                 freed = _done(run, step, attempt, key, tool, outcome, late=late)
             case Report(said=Said.NOT_BEGUN):
@@ -101,6 +105,28 @@ def _done(
     if step.state not in STEP_FINAL or step.state == StepState.VOID:
         steps.close(step, StepState.DONE, result=result, artifact=kept, why="arrived late" if late else "")
     return freed
+
+
+def _contradict(step: Step, attempt: Attempt, key: Key | None, report: Report) -> Sequence[str]:
+    """It did happen, though a person or a look-up had said otherwise: that is written down, and not done again.
+
+    The attempt keeps what was said of it. Where another one is under way by now, or nothing is open, only the journal
+    can tell.
+    """
+    result, artifact = keep(report)
+    append(
+        "attempt.contradicted",
+        run=attempt.run_id,
+        step=step.pk,
+        after={"attempt": attempt.number, "result": result},
+        why="its result arrived after it was settled that it did nothing",
+    )
+    if key is None or key.state != KeyState.TAKEN or step.state not in (StepState.PLANNED, StepState.WAITING):
+        return []
+    kept = artifact.pk if artifact else None
+    approvals.void_all(attempt.run_id, step=step.pk, why="the result arrived")
+    steps.close(step, StepState.DONE, result=result, artifact=kept, why="arrived late")
+    return keys.close(key, KeyState.DONE, how="late", result=result, artifact=kept)
 
 
 def _goes_on(run: Run, step: Step, attempt: Attempt, error: str) -> bool:
