@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 class ClusterHost:
     """Starts the cluster's watch; `close` ends whatever is left of it."""
 
-    def __init__(self, database_url: str, folder: Path, *, workers: int = 2, settings: str = "tests.cluster_settings"):
+    def __init__(self, database_url: str, folder: Path, *, workers: int = 2, grace_s: int = 4) -> None:
         self.mark = make_mark("cluster")
         self.log = folder / f"{self.mark}.log"
         self._output = self.log.open("wb")
@@ -27,11 +27,11 @@ class ClusterHost:
             env={
                 **os.environ,
                 "DATABASE_URL": database_url,
-                "DJANGO_SETTINGS_MODULE": settings,
+                "DJANGO_SETTINGS_MODULE": "tests.cluster_settings",
                 "PYTHONPATH": str(ROOT),
                 "LONGWATCH_DATA": str(folder / "data"),
                 "LONGWATCH_LEASE_S": "1",
-                "LONGWATCH_GRACE_S": "4",
+                "LONGWATCH_GRACE_S": str(grace_s),
                 "MARK": self.mark,
             },
             stdin=subprocess.DEVNULL,
