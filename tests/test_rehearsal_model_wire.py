@@ -178,7 +178,11 @@ def test_the_receiver_sees_a_client_that_goes_away() -> None:
             for event in stream:
                 if event.type == "content_block_start":
                     break
-        call = wait_until(lambda: next((each for each in server.calls() if not each["open"]), None), what="the call ended", timeout_s=5)
+        call = wait_until(
+            lambda: next((each for each in server.calls() if not each["open"]), None),
+            what="the call ended",
+            timeout_s=5,
+        )
         assert call is not None
         assert call["client_gone"] is True
         assert call["stop_reason"] is None
