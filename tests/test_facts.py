@@ -13,10 +13,11 @@ from runs import clock, facts, lifecycle, sql, steps
 from runs.errors import Conflict, Malformed
 from runs.journal import Actor
 from runs.models import Attempt, Fact, FactCheck, FactUse, FactVersion, Run, Step
-from runs.states import CheckOutcome, FactState, StepKind
+from runs.states import CheckOutcome, FactState, RunState, StepKind
+from tests.engine_tools import Engine, call, engine, shop_process, workers
 from tests.writers import open_attempt, person, record, start
 
-__all__ = ["person"]
+__all__ = ["engine", "person", "shop_process", "workers"]
 pytestmark = pytest.mark.django_db
 
 DAY_S = 24 * 3600.0
@@ -351,3 +352,52 @@ def test_the_last_look_sees_that_a_fact_changed_after_the_take(run: Run) -> None
     with transaction.atomic():
         assert not steps.begin(attempts[1].pk)
     assert Attempt.objects.get(pk=attempts[1].pk).began_at is None
+
+
+@pytest.mark.django_db(transaction=True)
+class TestBeforeACall:
+    def run_late(self, engine: Engine, order: str, *, amount: str) -> Run:
+        """A call that rests on a fact which follows from an order, made when both are too old."""
+        run = engine.start(
+            *engine.read(order),
+            [call("record_fact", name="total", value="5.00", derived_from=[f"order.{order}"], max_age_s=60)],
+            [call("wait_until", seconds=300, reason="a parcel")],
+            [call("pay_keyed", order=order, amount=amount, rests_on=["total"])],
+        )
+        engine.go(run)
+        assert run.waiting_for == "timer"
+        wait(400)
+        return engine.go(run)
+
+    def test_what_only_follows_from_others_is_freshened_by_checking_those_and_nobody_is_asked(
+        self, engine: Engine
+    ) -> None:
+        order = engine.order()
+        run = self.run_late(engine, order, amount="5.00")
+        assert (run.state, engine.paid(order)) == (RunState.SUCCEEDED, 1)
+        checked = FactCheck.objects.filter(fact__run=run).values_list("fact__name", "outcome")
+        assert list(checked) == [(f"order.{order}", "same")]
+
+    def test_when_one_of_those_has_changed_the_call_is_not_made(self, engine: Engine) -> None:
+        order = engine.order()
+        run = engine.start(
+            *engine.read(order),
+            [call("record_fact", name="total", value="5.00", derived_from=[f"order.{order}"], max_age_s=60)],
+            [call("wait_until", seconds=300, reason="a parcel")],
+            [call("pay_keyed", order=order, amount="5.00", rests_on=["total"])],
+        )
+        engine.go(run)
+        engine.shop.change_order(order, paid="77.00")
+        wait(400)
+        engine.go(run)
+        assert engine.paid(order) == 0
+        (step,) = engine.steps(run, "pay_keyed")
+        assert step.state == "void"
+        assert Fact.objects.get(run=run, name="total").contradicted_at is not None
+
+    def test_a_name_that_is_too_long_is_told_to_the_model_and_the_run_goes_on(self, engine: Engine) -> None:
+        run = engine.start([call("record_fact", name="x" * 300, value=1, max_age_s=60)])
+        engine.go(run)
+        (step,) = engine.steps(run, "record_fact")
+        assert (step.state, run.state) == ("refused", RunState.SUCCEEDED)
+        assert "1 to 200 characters" in step.error

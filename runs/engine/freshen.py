@@ -20,26 +20,42 @@ def freshen(run: Run, step: Step, stale: Sequence[Judged]) -> None:
         fact = Fact.objects.get(pk=stale[0].id)
         ask_about(run, step, fact, f"{fact.name} is stale again each time it was checked")
         return
-    uncheckable: Fact | None = None
+    checked: list[str] = []
     for judged in stale:
         fact = Fact.objects.get(pk=judged.id)
-        checker = operations.checker_of(fact)
-        if checker is None or judged.state is FactState.CONTRADICTED:
-            uncheckable = fact
-        else:
-            operations.plan_check(run, fact, checker)
-    if uncheckable is not None:
-        ask_about(run, step, uncheckable, f"nothing can check {uncheckable.name} again")
-        return
+        if judged.state is FactState.CONTRADICTED:
+            ask_about(run, step, fact, f"nothing can check {fact.name} again")
+            return
+        if (uncheckable := _check(run, fact, checked, frozenset())) is not None:
+            ask_about(run, step, uncheckable, f"nothing can check {uncheckable.name} again")
+            return
     first = stale[0]
     steps.wait(
         step,
         WaitingFor.FACT,
         note=f"{first.name} is {_age(first)}; it is checked before the call",
-        on=first.name,
+        on=checked[0],
         wake_at=later(60),
         and_then="it is looked at again",
     )
+
+
+def _check(run: Run, fact: Fact, checked: list[str], below: frozenset[int]) -> Fact | None:
+    """Plan what tells whether a fact still holds: a check of its source, or of all from which alone it follows.
+
+    Adds the names to `checked`; returns what nothing can check.
+    """
+    if (checker := operations.checker_of(fact)) is not None:
+        operations.plan_check(run, fact, checker)
+        checked.append(fact.name)
+        return None
+    parents = list(Fact.objects.filter(run=run, name__in=fact.derived_from).order_by("pk"))
+    if fact.source_tool or fact.pk in below or not parents or len(parents) < len(set(fact.derived_from)):
+        return fact
+    for parent in parents:
+        if (uncheckable := _check(run, parent, checked, below | {fact.pk})) is not None:
+            return uncheckable
+    return None
 
 
 def ask_about(run: Run, step: Step, fact: Fact, why: str) -> None:
