@@ -13,6 +13,7 @@ from django.db import OperationalError, connection, transaction
 from runs import course, lifecycle, operations, sql, steps, switches
 from runs.access import Role
 from runs.agents import get_agent
+from runs.engine.sweep import sweep_once
 from runs.errors import Forbidden, Malformed, NotFound, SwitchedOff, WrongState
 from runs.lifecycle import Claim, Held
 from runs.models import Attempt, JournalEntry, Run, Switch
@@ -321,3 +322,16 @@ class TestRaces:
         engine.go(run)
         assert Run.objects.filter(parent=run).count() == 1
         assert run.state == RunState.SUCCEEDED
+
+    def test_a_release_whose_wake_was_lost_is_made_good_by_the_sweep_though_another_switch_is_engaged(
+        self, person: User
+    ) -> None:
+        run, other = start(person), start(person)
+        wide, _ = engage("all", person), engage(f"run:{other.pk}", person)
+        while claim_one():
+            pass
+        with transaction.atomic():
+            switches.release(wide, reason="and its process died", by=person)
+        sweep_once()
+        assert set(Run.objects.filter(held_since__isnull=False)) == {other}
+        assert claim_one() == Claim(run=run.pk, epoch=1)

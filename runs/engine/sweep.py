@@ -12,7 +12,7 @@ from collections.abc import Callable
 from django.conf import settings
 from django.db import DatabaseError, transaction
 
-from runs import course, keys, lifecycle, operations, sql, steps
+from runs import course, keys, lifecycle, operations, sql, steps, switches
 from runs.engine import doubt, think
 from runs.engine.advance import expire
 from runs.engine.settle import book_lost
@@ -26,7 +26,7 @@ SWEEP_LOCK = 0x4C57_0002
 _MOST = 500
 _LONGEST_S = 3.0
 
-_DUE = """
+_DUE = f"""
     WITH up AS (SELECT clock_timestamp() - pg_postmaster_start_time() > make_interval(secs => %(lease)s) AS long_enough)
     (SELECT 'attempt' AS duty, a.id FROM runs_attempt a, up
       WHERE a.outcome = 'open' AND a.lease_until < clock_timestamp() AND up.long_enough LIMIT %(most)s)
@@ -56,7 +56,7 @@ _DUE = """
     UNION ALL
     (SELECT 'held', r.id FROM runs_run r
       WHERE r.held_since IS NOT NULL AND r.paused_at IS NULL AND r.ended_at IS NULL
-        AND NOT EXISTS (SELECT FROM runs_switch s WHERE s.released_at IS NULL) LIMIT %(most)s)
+        AND NOT EXISTS ({switches.in_scope_of("''")}) LIMIT %(most)s)
 """
 
 
