@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from runs import sql
 from runs.agents import Agent, get_agents
 from runs.clock import real_now
-from runs.errors import Forbidden, Malformed, NotFound, UnknownAgent, WrongState
+from runs.errors import Conflict, Forbidden, Malformed, NotFound, UnknownAgent, WrongState
 from runs.journal import Actor, append, require_transaction
 from runs.models import AgentGrant, ApiToken, Approval, Run
 from runs.queries.paging import EVERY_AGENT, in_range
@@ -161,8 +161,13 @@ def create_token(name: str, role: Role, *, actor: Actor) -> str:
         raise Malformed("A token needs a name.")
     if len(name) > MAX_TOKEN_NAME:
         raise Malformed(f"A token's name has at most {MAX_TOKEN_NAME} characters.")
-    user, _ = get_user_model().objects.get_or_create(username=f"token:{name}", defaults={"password": "!"})
-    user.groups.set([Group.objects.get(name=role)])
+    name = clean_text(name)
+    user, new = get_user_model().objects.get_or_create(username=f"token:{name}", defaults={"password": "!"})
+    if new:
+        user.groups.set([Group.objects.get(name=role)])
+    elif set(user.groups.values_list("name", flat=True)) != {role}:
+        # The tokens of that name act as this user: they would gain or lose rights by it.
+        raise Conflict(f"There is a token {name!r} of another role already.", remedy="Choose another name.")
     token = f"lw_{secrets.token_urlsafe(32)}"
     sql.execute(
         "INSERT INTO runs_apitoken (name, user_id, digest, created_at) VALUES (%s, %s, %s, lw_clock())",
