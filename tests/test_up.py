@@ -102,7 +102,9 @@ def answers(url: str) -> bool:
 
 def count_operators(database_url: str) -> int:
     with psycopg.connect(database_url) as connection:
-        row = connection.execute("SELECT count(*) FROM auth_user WHERE is_superuser").fetchone()
+        row = connection.execute(
+            "SELECT count(*) FROM auth_user WHERE is_superuser AND password NOT LIKE '!%'"
+        ).fetchone()
         assert row is not None
         return int(row[0])
 

@@ -4,6 +4,7 @@ import json
 import secrets
 from typing import Any
 
+from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
@@ -48,7 +49,9 @@ class Command(BaseCommand):
 
 def _find_or_make_operator() -> tuple[User | None, str | None]:
     """Return the first operator and, where they were made now, their password: it is shown this once."""
-    if not User.objects.filter(is_superuser=True).exists():
+    # Commands act as a superuser of their own, who has no password and so cannot sign in.
+    can_sign_in = User.objects.exclude(password__startswith=UNUSABLE_PASSWORD_PREFIX)
+    if not can_sign_in.filter(is_superuser=True).exists():
         password = secrets.token_urlsafe(12)
         return User.objects.create_superuser(OPERATOR, password=password), password
     return User.objects.filter(username=OPERATOR, is_superuser=True, is_active=True).first(), None
