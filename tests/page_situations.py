@@ -4,7 +4,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from runs import approvals, clock, course, facts, lifecycle, steps
-from runs.agents import Json
+from runs.agents import Json, get_agent
 from runs.engine import doubt
 from runs.models import Approval, Fact, Key, Run
 from runs.states import ApprovalKind, AttemptOutcome, StepKind, WaitingFor
@@ -80,6 +80,33 @@ def ask_other(run: Run, kind: ApprovalKind, waiting_for: WaitingFor) -> Approval
         step = steps.plan(locked, steps.Asked(kind=StepKind.ACT, tool="read_order", arguments={"order": "1001"}))
         steps.wait(step, waiting_for, note="401 from the shop", on="an operator")
         card = approvals.ask(locked, kind, title=f"A card of kind {kind}", why="401 from the shop", step=step)
+        course.rest(locked)
+    return card
+
+
+def ask_at_length(run: Run, memo: str) -> Approval:
+    """An approval of a refund whose memo is as long as it likes."""
+    tool = get_agent(situations.AGENT).tool("refund")
+    assert tool is not None
+    arguments = tool.normalise({"order": "1001", "amount": "300", "memo": memo})
+    with transaction.atomic():
+        locked = lifecycle.lock(run.pk)
+        asked = steps.Asked(
+            kind=StepKind.ACT, tool=tool.name, arguments=arguments, because=memo, contract=tool.contract
+        )
+        step = steps.plan(locked, asked)
+        steps.set_gate(step, "amount 300 is above 200")
+        steps.wait(step, WaitingFor.APPROVAL, note="amount 300 is above 200", on="an approver")
+        card = approvals.ask(
+            locked,
+            ApprovalKind.APPROVAL,
+            title="Refund 300.00 of order 1001",
+            why="amount 300 is above 200",
+            step=step,
+            because=memo,
+            contract=tool.contract,
+            arguments=arguments,
+        )
         course.rest(locked)
     return card
 

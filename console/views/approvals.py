@@ -94,7 +94,8 @@ def decide(request: Reader, number: int) -> HttpResponse:
         return _show(request, fresh, left, refusal=refusal, typed=request.POST, status=status)
     left = list_pending(agents=request.rights.agents)
     word = say_verdict(request.POST["verdict"]).capitalize()
-    messages.success(request, f"{word}: {found.view.title}. {plural(len(left), 'card')} left to decide.")
+    more = f"{plural(len(left), 'card')} left to decide." if left else "Nothing is left to decide."
+    messages.success(request, f"{word}: {found.view.title}. {more}")
     following = next((line.id for line in left), None)
     return HttpResponseRedirect(reverse("approval", args=[following]) if following else reverse("approvals"))
 
