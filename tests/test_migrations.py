@@ -1,5 +1,6 @@
 """The migrations run forward, back and forward again on a real database, and none is missing."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,8 @@ from django.db import connection, connections
 from django.db.migrations.executor import MigrationExecutor
 from pytest_django import DjangoDbBlocker
 
-ALIAS = NAME = "migrated"
+# The workers of pytest-xdist share one server.
+ALIAS = NAME = f"migrated_{os.getpid()}"
 
 
 @pytest.fixture
