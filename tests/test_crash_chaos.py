@@ -93,7 +93,7 @@ class Chaos:
     def kill_one(self) -> None:
         parts, weights = [*WEIGHTS], [*WEIGHTS.values()]
         part = self.dice.choices(parts, weights)[0]
-        if not self.fleet.kill_when_there(part, within_s=1.0, dice=self.dice):
+        if not self.fleet.kill_when_there(part, within_s=3.0, dice=self.dice):
             self.fleet.kill_when_there(Part.IDLE_WORKER, within_s=5.0, dice=self.dice)
 
     @property
