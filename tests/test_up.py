@@ -34,7 +34,16 @@ class Up:
         environment.pop("DATABASE_URL", None)
         self.errors = (data.parent / "up.err").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "manage.py"), "up", "--port=0", f"--data={data}", "--json", *options],
+            [
+                sys.executable,
+                str(ROOT / "manage.py"),
+                "up",
+                "--port=0",
+                f"--data={data}",
+                "--json",
+                "--no-demo",
+                *options,
+            ],
             cwd=data.parent,
             env={**environment, "MARK": self.mark, "LONGWATCH_GRACE_S": "3"},
             stdin=subprocess.DEVNULL,
