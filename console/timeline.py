@@ -4,7 +4,7 @@ Positions are percent of a lane. Long stretches in which nothing was worked on a
 run which slept for two days still shows what it did.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -87,14 +87,24 @@ class _Piece:
     cut: bool
 
 
-def draw(steps: Sequence[TimelineStep], *, now: datetime, ended: bool, collapse: bool) -> Drawing:
-    """Draw steps, oldest first. now: the right edge, unless the run has ended."""
+def draw(
+    steps: Sequence[TimelineStep],
+    *,
+    now: datetime,
+    ended: bool,
+    collapse: bool,
+    signatures: Mapping[str, Sequence[str]] | None = None,
+) -> Drawing:
+    """Draw steps, oldest first. now: the right edge, unless the run has ended.
+
+    signatures: the arguments of each tool in the order in which they say most; the database keeps none.
+    """
     if not steps:
         return Drawing(rows=[], labels=[], cut=False)
     first = min(step.created_at for step in steps)
     last = max((step.ended_at or now for step in steps), default=now) if ended else now
     scale = _Scale(first, max(last, first + timedelta(seconds=1)), _busy(steps, now), collapse=collapse, ended=ended)
-    rows = [_draw_row(step, scale, now) for step in steps]
+    rows = [_draw_row(step, scale, now, (signatures or {}).get(step.tool, ())) for step in steps]
     return Drawing(rows=rows, labels=scale.write_labels(now, ended), cut=scale.has_gaps)
 
 
@@ -180,14 +190,14 @@ def _busy(steps: Iterable[TimelineStep], now: datetime) -> list[tuple[float, flo
     return found
 
 
-def _draw_row(step: TimelineStep, scale: _Scale, now: datetime) -> Row:
+def _draw_row(step: TimelineStep, scale: _Scale, now: datetime, order: Sequence[str]) -> Row:
     over = step.ended_at or now
     took = (over - step.created_at).total_seconds()
     when = f"{write_moment(step.created_at, now)} to {write_moment(over, now) if step.ended_at else 'now'}"
     return Row(
         number=step.number,
         name=show(step.tool) or step.kind,
-        what=_say_what(step),
+        what=_say_what(step, order),
         tags=_tags(step),
         when=when,
         rects=_draw_lane(step, scale, now),
@@ -198,13 +208,14 @@ def _draw_row(step: TimelineStep, scale: _Scale, now: datetime) -> Row:
     )
 
 
-def _say_what(step: TimelineStep) -> str:
+def _say_what(step: TimelineStep, order: Sequence[str]) -> str:
     if step.kind == StepKind.CHECK:
         return show(step.fact)
     if step.replay_of:
         return f"as in step {step.replay_of}, not done again"
     if isinstance(step.arguments, dict):
-        given: dict[str, Json] = {n: value for n, value in step.arguments.items() if value not in (None, "", [], {})}
+        names = sorted(step.arguments, key=lambda name: order.index(name) if name in order else len(order))
+        given: dict[str, Json] = {n: step.arguments[n] for n in names if step.arguments[n] not in (None, "", [], {})}
         if given:
             return write_brief(given)
     return show(step.because)

@@ -84,12 +84,22 @@ def test_filters_stand_in_the_address_and_can_be_taken_away_one_by_one(operator:
     assert rows_of(client.get("/runs?waiting_for=people")) == [asking.run.pk]
     assert rows_of(client.get("/runs?state=open,stopped")) == [stopped.pk, asking.run.pk]
     assert rows_of(client.get("/runs?q=parcels")) == [stopped.pk]
-    assert rows_of(client.get(f"/runs?q={asking.run.pk}")) == [asking.run.pk]
+    assert rows_of(client.get(f"/runs?q={asking.run.pk}&state=")) == [asking.run.pk]
     page = client.get("/runs?state=stopped&agent=stock-watch")
     words = read(page)
     assert "No runs match this filter" in words
     assert "state is stopped, agent is stock-watch" in words
     assert 'href="/runs?agent=stock-watch"' in page.content.decode()
+
+
+def test_a_number_or_a_uid_in_the_search_field_leads_to_the_run(operator: User, viewer: User) -> None:
+    run = situations.start(operator)
+    client = client_of(viewer)
+    for text in (str(run.pk), f" {run.uid} "):
+        assert client.get("/runs", {"q": text})["Location"] == f"/runs/{run.pk}"
+    assert "No runs match" in read(client.get("/runs", {"q": "9" * 19}))
+    other = client_of(make_person("noor", Role.VIEWER, agents=("stock-watch",)))
+    assert "No runs match" in read(other.get("/runs", {"q": str(run.pk)}))
 
 
 def test_a_wrong_filter_is_refused_with_what_is_known(viewer: User) -> None:

@@ -42,9 +42,11 @@ def read_tab(request: Reader, found: Found, name: str) -> dict[str, Any]:
 
 def list_tabs(found: Found, current: str) -> list[dict[str, Any]]:
     counts = found.run.counts
+    # Facts of a run that has ended hold nothing up.
+    stale = counts.facts_stale if found.run.state not in RUN_FINAL else 0
     words = {
         "timeline": ("Timeline", "", ""),
-        "facts": ("Facts", str(counts.facts_stale or counts.facts), "person" if counts.facts_stale else ""),
+        "facts": ("Facts", str(stale or counts.facts), "person" if stale else ""),
         "work": ("Work", f"{counts.work - counts.work_open}/{counts.work}", ""),
         "keys": ("Keys", str(counts.keys_in_doubt or counts.keys), "unknown" if counts.keys_in_doubt else ""),
         "failures": ("Failures", str(found.extras.failures), ""),
@@ -80,7 +82,14 @@ def _read_place(request: Reader) -> int | None:
 def _timeline(request: Reader, found: Found) -> dict[str, Any]:
     errors, collapse = request.GET.get("errors") == "1", request.GET.get("idle") != "1"
     timeline = read_timeline(found.run.id, before=_read_place(request), errors=errors)
-    drawing = draw(timeline.steps, now=found.extras.now, ended=found.run.state in RUN_FINAL, collapse=collapse)
+    agent = get_agents().get(found.run.agent)
+    drawing = draw(
+        timeline.steps,
+        now=found.extras.now,
+        ended=found.run.state in RUN_FINAL,
+        collapse=collapse,
+        signatures={tool.name: [*tool.identity, *tool.arguments.model_fields] for tool in agent.tools} if agent else {},
+    )
     return {
         "drawing": drawing,
         "older": timeline.before,

@@ -1,6 +1,6 @@
 """The list of runs."""
 
-from django.http import HttpResponse
+from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
@@ -16,6 +16,7 @@ from runs.queries import Window
 from runs.queries.counts import count_runs
 from runs.queries.paging import EVERY_AGENT
 from runs.queries.runlines import count_newer, list_run_lines, read_run_lines
+from runs.queries.runs import find_by_name
 
 PAGE = 50
 
@@ -23,6 +24,9 @@ PAGE = 50
 @require_safe
 @for_readers
 def show_runs(request: Reader) -> HttpResponse:
+    """The list; or the run itself, when nothing but its number or uid was put into the search field."""
+    if set(request.GET) == {"q"} and (number := find_by_name(request.GET["q"], agents=request.rights.agents)):
+        return HttpResponseRedirect(reverse("run", args=[number]))
     wanted = RunsFilter.read(dict(request.GET.lists()))
     after = request.GET.get("after", "")
     page = list_run_lines(wanted.as_query(), Window.read(after, PAGE), agents=request.rights.agents)

@@ -106,6 +106,13 @@ def read_runs(numbers: Sequence[int], *, agents: Collection[str]) -> list[RunRow
     return [_show_row(found[number]) for number in numbers if number in found]
 
 
+def find_by_name(text: str, *, agents: Collection[str]) -> int | None:
+    """The number of the run that a text names by its number or its uid; None when it names none, or none to be seen."""
+    if (named := _read_name(text.strip())) is None:
+        return None
+    return within(Run.objects.filter(named), agents).values_list("pk", flat=True).first()
+
+
 def list_numbers(wanted: RunFilter, limit: int, *, agents: Collection[str]) -> list[int]:
     """Only the numbers of the newest runs that a filter finds."""
     return list(_narrow(wanted, agents).values_list("pk", flat=True)[:limit])
@@ -180,13 +187,18 @@ def _select(rows: QuerySet[Run]) -> QuerySet[Run]:
     return rows.select_related("budget", "started_by").annotate(now=Now())
 
 
-def _read_search(text: str) -> Q:
+def _read_name(text: str) -> Q | None:
     if text.isascii() and text.isdecimal() and len(text) <= 19:
         return Q(pk=min(int(text), BIGGEST))
     try:
         return Q(uid=uuid.UUID(text))
     except ValueError:
-        pass
+        return None
+
+
+def _read_search(text: str) -> Q:
+    if (named := _read_name(text)) is not None:
+        return named
     newest = Run.objects.order_by("-pk").values(first=F("pk") - Value(SEARCHED))[:1]
     words = Q(goal__icontains=text) | Q(why__icontains=text) | Q(end_reason__icontains=text) | Q(agent__icontains=text)
     return Q(pk__gt=newest) & words
