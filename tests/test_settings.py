@@ -122,7 +122,7 @@ def test_a_key_that_cannot_be_kept_is_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.django_db
 def test_pages_allow_nothing_inline_and_nothing_from_elsewhere(client: Client) -> None:
-    answer = client.get("/admin/login/")
+    answer = client.get("/sign-in")
     assert answer.status_code == 200
     policy = answer["Content-Security-Policy"]
     assert "default-src 'none'" in policy
