@@ -16,12 +16,12 @@ from tests.fleet import Fleet, Part
 from tests.invariants import find_violations, list_doubts
 from tests.stage import looking_at
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600)]
 
 SEED = int(os.environ.get("LONGWATCH_CHAOS_SEED") or random.randrange(1_000_000))
 RUNS = int(os.environ.get("LONGWATCH_CHAOS_RUNS") or 10)
 KILLS = int(os.environ.get("LONGWATCH_CHAOS_KILLS") or 30)
-GIVE_UP_S = 700.0
+GIVE_UP_S = 400.0 + 20.0 * KILLS  # on a machine that does much else besides
 
 # How often each part is drawn. What takes everything with it is slow to come back, and so rare.
 WEIGHTS = {
