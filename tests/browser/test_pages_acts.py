@@ -1,6 +1,7 @@
 """Deciding, stopping and starting in a real browser: by a click, by keys alone, without scripts, and two at once."""
 
 import re
+from typing import Literal
 
 import pytest
 from django.contrib.auth.models import User
@@ -39,6 +40,29 @@ def test_one_click_approves_and_the_next_card_is_open(browsing: Browsing, ada: U
     expect(page.locator("article h2")).to_have_text("Refund 420.00 of order 1002")
     assert page.url.endswith(f"/approvals/{second.card.pk}")
     assert Approval.objects.get(pk=first.card.pk).state == "approved"
+
+
+@pytest.mark.parametrize("reduced_motion", ["no-preference", "reduce"])
+def test_the_second_of_two_clicks_decides_nothing_on_the_card_that_has_just_come(
+    browsing: Browsing, ada: User, reduced_motion: Literal["no-preference", "reduce"]
+) -> None:
+    situations.ask_approval(situations.start(ada), valid_for_s=600)
+    second = situations.ask_approval(situations.start(ada), order="1002", valid_for_s=6_000)
+    page = browsing.open("/approvals", user=ada)
+    page.emulate_media(reduced_motion=reduced_motion)
+    page.get_by_role("button", name="Approve Refund 420.00 of order 1001").click()
+    approve = page.get_by_role("button", name="Approve Refund 420.00 of order 1002")
+    expect(approve).to_be_visible()
+    # At once, at its very place, as an impatient hand would: the mouse does not wait until a button takes clicks.
+    place = approve.bounding_box()
+    assert place is not None
+    page.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+    expect(page.locator("article h2")).to_have_text("Refund 420.00 of order 1002")
+    assert Approval.objects.get(pk=second.card.pk).state == "pending"
+    # A moment later it is a decision like any other.
+    approve.click()
+    expect(page.locator("main")).to_contain_text("Nothing is left to decide.")
+    assert Approval.objects.get(pk=second.card.pk).state == "approved"
 
 
 def test_a_decision_of_somebody_else_shows_on_the_open_card_and_in_the_list(
