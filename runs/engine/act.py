@@ -48,15 +48,16 @@ def advance_act(hand: Hand, step_id: int) -> None:
     taken = _take(hand, step_id)
     if taken is None:
         return
-    failpoints.reach("taken")
+    call = taken.perform
+    failpoints.reach("taken", run=call.run, tool=call.tool)
     outcome = hand.tools.perform(
-        taken.perform,
+        call,
         tick=lambda: hand.tick(taken.attempt),
         progress=lambda progress: steps.note_progress(taken.attempt, progress),
     )
-    failpoints.reach("returned")
+    failpoints.reach("returned", run=call.run, tool=call.tool)
     persist(lambda: settle_call(hand.claim, taken.attempt, taken.tool, outcome))
-    failpoints.reach("settled")
+    failpoints.reach("settled", run=call.run, tool=call.tool)
 
 
 def _take(hand: Hand, step_id: int) -> Taken | None:
@@ -135,6 +136,7 @@ def _execute_builtin(hand: Hand, run: Run, step: Step, agent: Agent) -> None:
         )
     else:
         steps.close(step, StepState.DONE, result=outcome)
+    failpoints.reach("executed", run=run.pk, tool=step.tool)
 
 
 def _fits_contract(run: Run, step: Step, tool: Tool) -> bool:

@@ -2,6 +2,7 @@
 
 `LONGWATCH_FAIL_POINT` is a list of `POINT=ACTION@FILE`, comma separated. A point acts once per FILE: it removes the
 file and then kills (`kill`) or freezes (`stop`) its own process, or raises (`raise`). Without a FILE it always acts.
+`{call}` in the name of a FILE stands for the run and the tool (`12.refund`), so that one call of many can be met.
 """
 
 import os
@@ -15,14 +16,14 @@ class FailPointReached(RuntimeError):
     """Raised by the action `raise`."""
 
 
-def reach(point: str) -> None:
-    """Say that the protocol is at `point` now."""
+def reach(point: str, *, run: int = 0, tool: str = "") -> None:
+    """Say that the protocol is at `point` now, with a call of this tool."""
     if not settings.FAIL_POINT:
         return
     for rule in settings.FAIL_POINT.split(","):
         name, _, rest = rule.partition("=")
         action, _, file = rest.partition("@")
-        if name == point and (not file or _consumed(file)):
+        if name == point and (not file or _consumed(file.replace("{call}", f"{run}.{tool}"))):
             _act(action, point)
 
 

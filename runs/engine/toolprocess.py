@@ -53,7 +53,7 @@ def serve(fd: int, *, parent: uuid.UUID) -> None:
             return
         perform = Perform.load(message)
         report = replace(_perform(perform, pipe, deadline), attempt=perform.attempt)
-        failpoints.reach("reported")
+        failpoints.reach("reported", run=perform.run, tool=perform.tool)
         pipe.send_bytes(report.dump())
 
 
@@ -98,17 +98,17 @@ def _perform(perform: Perform, pipe: Connection, deadline: Deadline) -> Report:
     # Frozen from here on until after begin_by, this process is killed before it wakes.
     deadline.arm(perform.begin_by)
     try:
-        failpoints.reach("received")
+        failpoints.reach("received", run=perform.run, tool=perform.tool)
         if perform.look and not _last_look(perform.attempt):
             return Report(said=Said.NOT_BEGUN, error="the last look forbade it")
-        failpoints.reach("looked")
+        failpoints.reach("looked", run=perform.run, tool=perform.tool)
         if (now := clock.boottime()) >= perform.begin_by:
             return Report(said=Said.NOT_BEGUN, error="it was too late after the last look")
         until = now + perform.timeout_s
         deadline.arm(until)
         pipe.send_bytes(Report(attempt=perform.attempt, said=Said.BEGUN).dump())
         report = _run(perform, ToolCall(perform, pipe, until))
-        failpoints.reach("performed")
+        failpoints.reach("performed", run=perform.run, tool=perform.tool)
         return report
     finally:
         deadline.disarm()
