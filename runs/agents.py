@@ -186,6 +186,8 @@ class Tool:
     visible_within: float
     attempts: int
     backoff: float
+    max_age: float | None
+    as_of: str
     _reconcile: Callable[..., Found] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -204,6 +206,8 @@ class Tool:
                 raise BadTool(f"Tool {self.name!r}: {what} names {sorted(unknown)}, which are not arguments.")
         if self.attempts < 1:
             raise BadTool(f"Tool {self.name!r}: attempts must be at least 1.")
+        if self.max_age is not None and not self.max_age > 0:
+            raise BadTool(f"Tool {self.name!r}: max_age must be above 0 seconds.")
 
     @property
     def description(self) -> str:
@@ -310,6 +314,8 @@ def tool(
     visible_within: float = 0.0,
     attempts: int = 3,
     backoff: float = 1.0,
+    max_age: float | None = None,
+    as_of: str = "",
     name: str = "",
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function `f(call, …)`.
@@ -317,6 +323,9 @@ def tool(
     valid_for: seconds that an approval lasts. on_expiry: `reject` (the agent is told nobody decided) or `hold` (it is
     asked again without an end). timeout: seconds per try. visible_within: seconds until a look-up shows an effect.
     attempts, backoff: how often it is tried after failures, and the first pause in seconds (doubled, with jitter).
+    max_age: seconds that a fact read by it may be used, at most; the agent's own limit may be shorter.
+    as_of: JSON pointer to the moment (RFC 3339, with its zone) that a result speaks of, where the source answers from
+    a copy. A fact read without it is of unknown age.
     """
     if on_expiry not in ("reject", "hold"):
         raise BadTool(f"on_expiry is {on_expiry!r}; it must be 'reject' or 'hold'.")
@@ -337,6 +346,8 @@ def tool(
             visible_within=float(visible_within),
             attempts=attempts,
             backoff=float(backoff),
+            max_age=max_age,
+            as_of=as_of,
         )
 
     return make

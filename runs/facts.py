@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django.db import connection
 
-from runs import sql
+from runs import clock, sql
 from runs.agents import Json, digest
 from runs.errors import Conflict, Malformed
 from runs.journal import AGENT, RUNTIME, Actor, append, require_transaction
@@ -76,7 +76,7 @@ def record(
     fact = Fact.objects.select_for_update(of=("self",), no_key=True).filter(run=run, name=name).first()
     new = fact is None
     changed = fact is not None and digest(fact.value) != digest(clean)
-    if fact and changed and observed_at and fact.verified_at and observed_at < fact.verified_at:
+    if fact and changed and observed_at and fact.verified_at and observed_at < fact.verified_at <= clock.now():
         raise Conflict(
             f"{name} was read again later, at {fact.verified_at:%Y-%m-%d %H:%M:%S} UTC; that value is kept.",
             remedy="Read it again if it has changed since.",
@@ -94,8 +94,8 @@ def record(
         # `observed_at` is when this value was first read; the same value read again only moves `verified_at`.
         sql.execute(
             f"UPDATE runs_fact SET {', '.join(f'{column} = %({column})s' for column in columns)}, value = %(value)s,"
-            " observed_at = CASE WHEN %(changed)s THEN %(at)s ELSE coalesce(observed_at, %(at)s) END,"
-            " verified_at = CASE WHEN %(changed)s THEN %(at)s ELSE greatest(verified_at, %(at)s) END,"
+            f" observed_at = CASE WHEN %(changed)s THEN %(at)s ELSE {_FIRST_OBSERVED} END,"
+            f" verified_at = CASE WHEN %(changed)s THEN %(at)s ELSE {_LAST_VERIFIED} END,"
             f" version = version + %(changed)s::int, {_SETTLED_BY_READING} WHERE id = %(id)s",
             {**columns, "value": sql.jsonb(clean), "changed": changed, "at": observed_at, "id": fact.pk},
         )
@@ -145,7 +145,8 @@ def check_same(fact: Fact, *, began_at: datetime, step: int) -> None:
     """Its source said the same: verified as of when that reading began. Approvals stand."""
     require_transaction()
     sql.execute(
-        f"UPDATE runs_fact SET verified_at = greatest(verified_at, %(at)s), {_SETTLED_BY_READING} WHERE id = %(id)s",
+        f"UPDATE runs_fact SET observed_at = {_FIRST_OBSERVED}, verified_at = {_LAST_VERIFIED}, {_SETTLED_BY_READING}"
+        " WHERE id = %(id)s",
         {"at": began_at, "id": fact.pk},
     )
     _tell_derived(fact, changed=False)
@@ -271,6 +272,10 @@ def shown(judged: Iterable[Judged]) -> list[dict[str, Json]]:
 
 # The running clock, once for a whole statement.
 _NOW = "(SELECT lw_clock() AS at OFFSET 0) c"
+
+# A date that has not come yet is none.
+_FIRST_OBSERVED = "CASE WHEN observed_at <= lw_clock() THEN observed_at ELSE %(at)s END"
+_LAST_VERIFIED = "CASE WHEN verified_at <= lw_clock() THEN greatest(verified_at, %(at)s) ELSE %(at)s END"
 
 # A reading settles the doubts that are older than itself.
 _SETTLED_BY_READING = """

@@ -1,6 +1,5 @@
 """The tools that every agent has. They change only Longwatch's own tables, inside the transaction that settles them."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,11 +10,12 @@ from django.conf import settings
 from pydantic import BaseModel, Field
 
 from runs import approvals, clock, facts, lifecycle, operations, steps
-from runs.agents import Agent, Call, Effect, Json, Tool, get_agent, tool
-from runs.errors import LongwatchError
+from runs.agents import Agent, Call, Effect, Json, Tool, digest, get_agent, tool
+from runs.engine.reading import NotNow, full_result, read_result
 from runs.journal import AGENT
-from runs.models import Attempt, Run, Step, WorkItem
-from runs.states import RUN_FINAL, ApprovalKind, StepKind, StepState, WaitingFor, WorkState
+from runs.models import Fact, Run, Step, WorkItem
+from runs.sanitise import clean_json
+from runs.states import RUN_FINAL, ApprovalKind, WaitingFor, WorkState
 
 MAX_RECALL = 20
 
@@ -28,12 +28,6 @@ class Close(BaseModel):
 class Drop(BaseModel):
     item: str
     reason: str
-
-
-class NotNow(LongwatchError):
-    """The call makes no sense here; the model reads why."""
-
-    code = "not_now"
 
 
 @tool(effect=Effect.INTERNAL)
@@ -117,53 +111,62 @@ def _record_fact(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> O
     name = given["name"].strip()
     if not name:
         raise NotNow("A fact needs a name.")
-    allowed = agent.max_age_of(name)
-    wanted = given.get("max_age_s")
-    if allowed is None and wanted is None:
-        raise NotNow(f"No max age is known for {name}.", remedy="Give max_age_s.")
-    if allowed is not None and wanted is not None and wanted > allowed:
-        raise NotNow(f"{name} may be at most {allowed:g} s old; {wanted:g} s is longer than its policy allows.")
-    max_age_s = float(wanted if wanted is not None else allowed or 0)
-    if max_age_s <= 0:
-        raise NotNow("max_age_s must be above 0.")
     parents = list(given.get("derived_from") or [])
     if missing := set(parents) - set(facts.judge(run.pk, parents)):
         raise NotNow(f"{', '.join(sorted(missing))} is not recorded, so nothing can be derived from it.")
+    known = run.facts.filter(name=name).first()
     number = given.get("from_step")
-    if number is None:
-        source: dict[str, Json] = {"agent": agent.name}
-        observed = clock.now()
-        value = given.get("value")
-        if value is None:
-            raise NotNow("Give from_step, or a value.")
-        origin = step.pk
-    else:
-        read = Step.objects.filter(run=run, number=number).first()
-        if read is None or read.state != StepState.DONE or read.kind not in (StepKind.ACT, StepKind.CHECK):
-            raise NotNow(f"Step {number} has no result that a fact could come from.")
-        value = resolve_pointer(full_result(read), given.get("pointer") or "")
-        observed = reading_began(read)
-        source = {
-            "tool": read.tool,
-            "arguments": dict(read.arguments),
-            "pointer": given.get("pointer") or "",
-            "step": read.number,
-        }
-        origin = read.pk
-        known = run.facts.filter(name=name).first()
-        if known is not None and known.observed_at is not None and observed < known.observed_at:
+    if number is not None:
+        read = read_result(run, agent, number, given.get("pointer") or "")
+        if known is not None and known.observed_at and read.observed_at and read.observed_at < known.observed_at:
             raise NotNow(f"{name} was read again after step {number}; the newer value is kept.")
+        value, source, observed, origin = read.value, read.source, read.observed_at, read.step.pk
+        tool = agent.tool(read.step.tool)
+    else:
+        value, tool, origin = given.get("value"), None, step.pk
+        source = {"agent": agent.name}
+        observed = _claimed_at(agent, name, value, known, parents)
     fact = facts.record(
         run,
         name=name,
         value=value,
         source=source,
         observed_at=observed,
-        max_age_s=max_age_s,
+        max_age_s=_max_age_of(agent, name, tool, given.get("max_age_s")),
         step=origin,
         derived_from=parents,
     )
     return {"fact": fact.name, "version": fact.version, "value": fact.value}
+
+
+def _claimed_at(agent: Agent, name: str, value: Json, known: Fact | None, parents: list[str]) -> datetime | None:
+    """From when a claim without a reading is: the first time it was made, unless it follows from other facts."""
+    if value is None:
+        raise NotNow("Give from_step, or a value.")
+    if not parents and (agent.checker_of(name) is not None or (known is not None and known.source_tool)):
+        raise NotNow(
+            f"{name} is read, not said: saying it again makes nothing younger.", remedy="Read it, cite the step."
+        )
+    if known is not None and not parents and digest(clean_json(value)) == digest(known.value):
+        verified: datetime | None = known.verified_at
+        return verified
+    return clock.now()
+
+
+def _max_age_of(agent: Agent, name: str, tool: Tool | None, given: float | str | None) -> float:
+    """The shortest of what the agent, the tool and the call allow. Raises: NotNow.
+
+    given: JSON has no number for NaN and infinity, so those come as words.
+    """
+    wanted = None if given is None else float(given)
+    limits = [limit for limit in (agent.max_age_of(name), tool.max_age if tool else None) if limit is not None]
+    if not limits and wanted is None:
+        raise NotNow(f"No max age is known for {name}.", remedy="Give max_age_s.")
+    if wanted is not None and not wanted > 0:
+        raise NotNow("max_age_s must be above 0.")
+    if limits and wanted is not None and wanted > min(limits):
+        raise NotNow(f"{name} may be at most {min(limits):g} s old; {wanted:g} s is longer than its policy allows.")
+    return float(wanted if wanted is not None else min(limits))
 
 
 def _plan(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> Outcome:
@@ -275,38 +278,6 @@ _EXECUTORS: dict[str, Callable[[Run, Step, Agent, dict[str, Any]], Outcome]] = {
     "wait_until": _wait_until,
     "spawn": _spawn,
 }
-
-
-def full_result(step: Step) -> Json:
-    """A step's result, from its artifact when the step keeps only a preview."""
-    if step.artifact is not None and step.artifact.media_type == "application/json":
-        whole: Json = json.loads(bytes(step.artifact.body))
-        return whole
-    result: Json = step.result
-    return result
-
-
-def resolve_pointer(value: Json, pointer: str) -> Json:
-    """RFC 6901. Raises: NotNow when nothing is there."""
-    if pointer == "":
-        return value
-    if not pointer.startswith("/"):
-        raise NotNow(f"{pointer!r} is no JSON pointer.", remedy='Write it as "/field", or "" for the whole result.')
-    for token in pointer[1:].split("/"):
-        name = token.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict) and name in value:
-            value = value[name]
-        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
-            value = value[int(name)]
-        else:
-            raise NotNow(f"There is nothing at {pointer!r}.")
-    return value
-
-
-def reading_began(step: Step) -> datetime:
-    """When the try that gave a step its result began, by the database's clock."""
-    attempt = Attempt.objects.filter(step=step).order_by("-number").first()
-    return step.created_at if attempt is None else attempt.taken_at
 
 
 def _moment(text: str) -> datetime:

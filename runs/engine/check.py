@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from django.db import transaction
 
-from runs import course, facts, keys, operations, steps
-from runs.agents import Agent, Json, digest
-from runs.engine import builtin, doubt, freshen, harmless
-from runs.engine.builtin import NotNow
+from runs import clock, course, facts, keys, operations, steps
+from runs.agents import Agent, Json, Tool, digest, get_agent
+from runs.engine import doubt, freshen, harmless
 from runs.engine.hand import Hand, backoff, later
 from runs.engine.harmless import Order, Settling
 from runs.engine.persist import persist
+from runs.engine.reading import NotNow, observed_at, resolve_pointer
 from runs.engine.settle import finish_late, keep
 from runs.engine.toolhost import Outcome
 from runs.engine.toolwire import Function, Report, Said
@@ -44,7 +44,7 @@ def _settle(hand: Hand, attempt: int, outcome: Outcome) -> None:
 
 
 def _order(run: Run, step: Step, agent: Agent) -> Order | None:
-    tool = agent.tool(step.tool) or agent.checker_named(step.tool)
+    tool = _checker(agent, step)
     if tool is None:
         steps.close(step, StepState.FAILED, error=f"{step.tool} is not part of {agent.name} any more")
         if step.fact is not None:
@@ -61,6 +61,10 @@ def _order(run: Run, step: Step, agent: Agent) -> Order | None:
     )
 
 
+def _checker(agent: Agent, step: Step) -> Tool | None:
+    return agent.tool(step.tool) or agent.checker_named(step.tool)
+
+
 def _settle_check(settling: Settling, outcome: Outcome) -> None:
     run, step, attempt = settling.run, settling.step, settling.attempt
     assert step.fact_id is not None
@@ -71,19 +75,22 @@ def _settle_check(settling: Settling, outcome: Outcome) -> None:
         _check_failed(run, step, fact, CheckOutcome.UNREACHABLE, harmless.told(outcome))
         return
     try:
-        value = builtin.resolve_pointer(report.result, str(fact.source.get("pointer") or ""))
+        value = resolve_pointer(report.result, str(fact.source.get("pointer") or ""))
     except NotNow as wrong:
         _check_failed(run, step, fact, CheckOutcome.MALFORMED, str(wrong))
         return
-    if fact.verified_at is not None and attempt.taken_at < fact.verified_at:
-        # A newer reading was recorded while this one was under way: it says nothing about that one.
+    at = observed_at(_checker(get_agent(run.agent), step), report.result, attempt.taken_at)
+    if at is None:
+        _check_failed(run, step, fact, CheckOutcome.MALFORMED, "it does not say from when its answer is")
+    elif fact.verified_at is not None and at < fact.verified_at <= clock.now():
+        # A newer reading is known: this one says nothing about that.
         steps.close(step, StepState.DONE, result={"fact": fact.name, "outcome": "overtaken"})
     elif digest(value) == digest(fact.value):
-        facts.check_same(fact, began_at=attempt.taken_at, step=step.pk)
+        facts.check_same(fact, began_at=at, step=step.pk)
         steps.close(step, StepState.DONE, result={"fact": fact.name, "outcome": CheckOutcome.SAME})
     else:
         old = fact.value
-        facts.check_changed(fact, value, began_at=attempt.taken_at, step=step.pk)
+        facts.check_changed(fact, value, began_at=at, step=step.pk)
         result: Json = {"fact": fact.name, "outcome": CheckOutcome.CHANGED, "old": old, "new": value}
         steps.close(step, StepState.DONE, result=result)
         course.void_dependents(run, names_resting_on(run, fact.name), old=old, new=value)

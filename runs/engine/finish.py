@@ -7,10 +7,10 @@ from django.db import transaction
 from runs import course, lifecycle, operations, steps
 from runs.agents import Agent, Claim, Json, get_agent
 from runs.engine import harmless
-from runs.engine.builtin import full_result
 from runs.engine.hand import Hand, backoff, later
 from runs.engine.harmless import Order
 from runs.engine.persist import persist
+from runs.engine.reading import full_result
 from runs.engine.settle import finish_late
 from runs.engine.toolhost import Outcome
 from runs.engine.toolwire import Function

@@ -270,12 +270,12 @@ def watch_stock(briefing: Briefing) -> list[Ask]:
     rounds, every_s = int(briefing.inputs.get("rounds", 2)), float(briefing.inputs.get("every_s", 5))
     if not skus:
         return [Ask(tool="finish", arguments={"outcome": "No SKU was named, so none was watched.", "evidence": []})]
-    waited = [line["step"] for line in briefing.log if line["tool"] == "wait_until" and line["outcome"] == "done"]
+    waited = [line["step"] for line in briefing.log if line.get("tool") == "wait_until" and line["outcome"] == "done"]
     since = max(waited, default=0)
     asks: list[Ask] = []
     last: dict[str, int] = {}
     for sku in skus:
-        tries = [line for line in briefing.log if line["tool"] == "read_stock" and line["with"].get("sku") == sku]
+        tries = [line for line in briefing.log if line.get("tool") == "read_stock" and line["with"].get("sku") == sku]
         read = [line["step"] for line in tries if line["outcome"] == "done"]
         if read:
             last[sku] = read[-1]
@@ -305,7 +305,7 @@ def read_skus(given: object) -> list[str]:
 
 def is_recorded(briefing: Briefing, step: int) -> bool:
     """Tell whether what this step read was tried to be recorded; a refusal is not tried again."""
-    return any(line["tool"] == "record_fact" and line["with"].get("from_step") == step for line in briefing.log)
+    return any(line.get("tool") == "record_fact" and line["with"].get("from_step") == step for line in briefing.log)
 
 
 def tell_stock(value: object) -> str:

@@ -116,6 +116,12 @@ def give(call: Call, value: Any) -> Any:
     return value
 
 
+@tool(effect=Effect.READ, max_age=seconds(30), as_of="/at")
+def give_copy(call: Call, value: Any) -> Any:
+    """Return what it is given, from a copy that says how old it is."""
+    return value
+
+
 @tool(effect=Effect.READ, timeout=30)
 def linger(call: Call, for_s: float, heed: bool = True) -> Json:
     """Take its time; `heed`: give up when a stop is requested."""
@@ -138,7 +144,7 @@ def follow(briefing: Briefing) -> list[Ask]:
     return [Ask(tool="finish", arguments={"outcome": "the script is over", "evidence": []})]
 
 
-TOOLS = [read_order, pay_keyed, pay_checkable, pay_once, close_request, die, fail, give, linger]
+TOOLS = [read_order, pay_keyed, pay_checkable, pay_once, close_request, die, fail, give, give_copy, linger]
 
 scripted = Agent(
     name="scripted",
