@@ -1,0 +1,62 @@
+"""Each benchmark runs at a small size on the real processes, and prints what is promised of it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.bench.house import open_house
+from tests.conftest import PROJECT
+
+TINY = ["--runs=3", "--steps=3", "--seconds=1", "--pgbench-s=1"]
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[Mapping[str, str]]:
+    """One throwaway installation for all benchmarks of this file."""
+    with open_house() as environment:
+        yield environment
+
+
+def run_bench(*arguments: str, env: Mapping[str, str]) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(PROJECT / "manage.py"), "bench", *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+def test_throughput_counts_checkpointed_steps_against_pgbench(house: Mapping[str, str]) -> None:
+    found = run_bench("throughput", *TINY, "--inside", env=house)
+
+    assert found["checkpoints_stored"] == found["steps_run"] == 9
+    assert found["ratio_to_pgbench"] == pytest.approx(found["steps_per_s"] / found["pgbench_tps"], abs=0.01)
+    assert found["settings"]["synchronous_commit"] == found["settings"]["journal"] == found["settings"]["fsync"] == "on"
+
+
+def test_latency_tells_the_gap_between_steps_and_the_start_of_a_run(house: Mapping[str, str]) -> None:
+    found = run_bench("latency", *TINY, "--inside", env=house)
+
+    assert 0 < found["p50_ms"] <= found["p99_ms"]
+    assert 0 < found["start_p50_ms"] <= found["start_p99_ms"]
+
+
+def test_a_benchmark_uses_a_database_of_its_own_and_leaves_nothing_behind(scratch_folder: Path) -> None:
+    # An operator's database that does not answer: it is not asked.
+    env = {**os.environ, "DATABASE_URL": "postgresql:///nobody?host=/nowhere", "TMPDIR": str(scratch_folder)}
+
+    found = run_bench("latency", "--runs=1", "--steps=2", "--pgbench-s=1", "--json", env=env)
+
+    assert found["p50_ms"] > 0
+    assert not list(scratch_folder.iterdir())
