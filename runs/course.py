@@ -101,14 +101,17 @@ def end(
     return [*freed, *_end_one(run, to, reason, outcome, verified, actor)]
 
 
-def void_dependents(run: Run, names: Iterable[str], *, old: Json, new: Json) -> list[Step]:
+def void_dependents(run: Run, names: Iterable[str], *, old: Json, new: Json, before: int | None = None) -> list[Step]:
     """A fact has another value now: drop the untaken steps that rest on it, with their cards, and say what changed.
 
     A step with a live key is left: its effect may have happened, and may be what changed the fact.
+    before: only steps of a smaller number: those after it were asked for by who knew the new value.
     """
     changed = set(names)
     dropped: list[Step] = []
     for step in steps.open_steps(run.pk):
+        if before is not None and step.number >= before:
+            continue
         if step.kind != StepKind.ACT or not changed & set(step.rests_on) or step.state == StepState.TAKEN:
             continue
         if step.state == StepState.IN_DOUBT or Key.objects.filter(step=step, state__in=KEY_OPEN).exists():

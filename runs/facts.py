@@ -141,6 +141,17 @@ def judge(run: int, names: Iterable[str], *, lock_rows: bool = False) -> dict[st
     return whole
 
 
+def names_resting_on(run: Run, name: str) -> list[str]:
+    """A fact, and every one that is derived from it."""
+    names, grew = {name}, True
+    derived = list(Fact.objects.filter(run=run).exclude(derived_from=[]).values_list("name", "derived_from"))
+    while grew:
+        more = {child for child, parents in derived if names & set(parents)} - names
+        names |= more
+        grew = bool(more)
+    return sorted(names)
+
+
 def check_same(fact: Fact, *, began_at: datetime, step: int) -> None:
     """Its source said the same: verified as of when that reading began. Approvals stand."""
     require_transaction()

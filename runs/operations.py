@@ -489,7 +489,7 @@ def _decide_fact(run: Run, step: Step | None, card: Approval, said: Said, by: Ab
     else:
         old = card.fact.value
         facts.correct(card.fact, said.result, actor=person(by))
-        course.void_dependents(run, [card.fact.name], old=old, new=said.result)
+        course.void_dependents(run, facts.names_resting_on(run, card.fact.name), old=old, new=said.result)
         course.wake_run(run, WaitingFor.FACT, why=f"{card.fact.name} was corrected", actor=person(by))
 
 

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 from pydantic import BaseModel, Field
 
-from runs import approvals, clock, facts, lifecycle, operations, steps
+from runs import approvals, clock, course, facts, lifecycle, operations, steps
 from runs.agents import Agent, Call, Effect, Json, Tool, digest, get_agent, tool
 from runs.engine.reading import NotNow, full_result, read_result
 from runs.journal import AGENT
@@ -136,6 +136,9 @@ def _record_fact(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> O
         step=origin,
         derived_from=parents,
     )
+    if known is not None and fact.version != known.version:
+        names = facts.names_resting_on(run, fact.name)
+        course.void_dependents(run, names, old=known.value, new=fact.value, before=step.number)
     return {"fact": fact.name, "version": fact.version, "value": fact.value}
 
 

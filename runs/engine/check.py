@@ -14,7 +14,7 @@ from runs.engine.reading import NotNow, observed_at, resolve_pointer
 from runs.engine.settle import finish_late, keep
 from runs.engine.toolhost import Outcome
 from runs.engine.toolwire import Function, Report, Said
-from runs.models import Fact, Run, Step
+from runs.models import Fact, FactCheck, Run, Step
 from runs.states import CheckOutcome, StepKind, StepState, WaitingFor
 
 _TRIES = 3
@@ -93,25 +93,15 @@ def _settle_check(settling: Settling, outcome: Outcome) -> None:
         facts.check_changed(fact, value, began_at=at, step=step.pk)
         result: Json = {"fact": fact.name, "outcome": CheckOutcome.CHANGED, "old": old, "new": value}
         steps.close(step, StepState.DONE, result=result)
-        course.void_dependents(run, names_resting_on(run, fact.name), old=old, new=value)
+        course.void_dependents(run, facts.names_resting_on(run, fact.name), old=old, new=value)
     course.wake_run(run, WaitingFor.FACT, fact.name, why=f"{fact.name} was checked")
-
-
-def names_resting_on(run: Run, name: str) -> list[str]:
-    """A fact, and every one that is derived from it."""
-    names, grew = {name}, True
-    derived = list(Fact.objects.filter(run=run).exclude(derived_from=[]).values_list("name", "derived_from"))
-    while grew:
-        more = {child for child, parents in derived if names & set(parents)} - names
-        names |= more
-        grew = bool(more)
-    return sorted(names)
 
 
 def _check_failed(run: Run, step: Step, fact: Fact, outcome: CheckOutcome, error: str) -> None:
     """Value and dates stay as they are. Tried again, then a person is asked."""
     tries = facts.check_failed(fact, outcome, error, step=step.pk)
-    if steps.count_failures(step) < _TRIES:
+    # An answer that cannot be read is a try that was done, and as good as none.
+    if FactCheck.objects.filter(step=step).count() < _TRIES:
         steps.wait(
             step,
             WaitingFor.FACT,

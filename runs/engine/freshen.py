@@ -23,8 +23,8 @@ def freshen(run: Run, step: Step, stale: Sequence[Judged]) -> None:
     checked: list[str] = []
     for judged in stale:
         fact = Fact.objects.get(pk=judged.id)
-        if judged.state is FactState.CONTRADICTED:
-            ask_about(run, step, fact, f"nothing can check {fact.name} again")
+        if judged.state is FactState.CONTRADICTED and operations.checker_of(fact) is None:
+            ask_about(run, step, fact, f"what {fact.name} follows from has changed, and nothing can check it again")
             return
         if (uncheckable := _check(run, fact, checked, frozenset())) is not None:
             ask_about(run, step, uncheckable, f"nothing can check {uncheckable.name} again")
