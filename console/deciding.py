@@ -49,7 +49,7 @@ def _read_version(form: QueryDict) -> int:
 
 
 def _read_comment(form: QueryDict, verdict: Verdict) -> str:
-    comment = _read_text(form, "comment")
+    comment = _read_text(form, "comment") or _read_text(form, _READY)
     if verdict in _NEEDS_REASON and not comment:
         raise Malformed(f"To {_NEEDS_REASON[verdict]} takes a reason.", remedy="The agent and the journal get it.")
     return comment
@@ -60,6 +60,7 @@ _NEEDS_REASON: dict[Verdict, str] = {
     Verdict.STOP: "stop the run",
     Verdict.DID_NOT_HAPPEN: "say that it did not happen",
 }
+_READY = "ready"  # a reason that the form offers, used where none was typed
 
 
 def _read_arguments(form: QueryDict, shown: Json) -> dict[str, Json]:

@@ -28,6 +28,8 @@ SHOP_URL = env.read_optional_url("LONGWATCH_SHOP_URL") or ""
 LEASE_S = env.read_seconds("LONGWATCH_LEASE_S", 15.0, least=0.0, most=86_400.0)
 GRACE_S = env.read_seconds("LONGWATCH_GRACE_S", 10.0, least=0.0, most=86_400.0)
 WORKERS = env.read_whole("LONGWATCH_WORKERS", 2, least=1, most=64)
+UNDO_S = env.read_seconds("LONGWATCH_UNDO_S", 10.0, least=0.0, most=600.0)
+SELF_APPROVAL = env.read_flag("LONGWATCH_SELF_APPROVAL", True)
 RUN_ZONE = env.read_zone("LONGWATCH_ZONE", "UTC")
 FAIL_POINT = env.read_text("LONGWATCH_FAIL_POINT")
 

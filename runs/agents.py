@@ -182,6 +182,8 @@ class Tool:
     locks: tuple[str, ...]
     valid_for: float
     on_expiry: str
+    escalate_to: tuple[str, ...]
+    people: int
     timeout: float
     visible_within: float
     attempts: int
@@ -204,6 +206,13 @@ class Tool:
         ):
             if unknown := given - names:
                 raise BadTool(f"Tool {self.name!r}: {what} names {sorted(unknown)}, which are not arguments.")
+        if self.people < 1:
+            raise BadTool(f"Tool {self.name!r}: people must be at least 1.")
+        if (self.on_expiry == "escalate") != bool(self.escalate_to):
+            raise BadTool(
+                f"Tool {self.name!r}: escalating takes both on_expiry='escalate' and escalate_to=[…].",
+                remedy="Name the groups that are asked when nobody decided in time.",
+            )
         if self.attempts < 1:
             raise BadTool(f"Tool {self.name!r}: attempts must be at least 1.")
         if self.max_age is not None and not self.max_age > 0:
@@ -282,10 +291,8 @@ class Tool:
         """Why a person is needed, or None. A policy that raises gates everything."""
         if self.approval is None:
             return "it cannot be undone" if self.irreversible else None
-        try:
-            return self.approval(arguments)
-        except Exception as error:  # fail closed, whatever the policy did
-            return f"its approval policy failed: {type(error).__name__}: {error}"
+        policy = self.approval
+        return judge_policy(lambda: policy(arguments))
 
     def reconcile(self, function: Callable[..., Found]) -> Callable[..., Found]:
         """Decorator: how to look up at the receiver whether the effect happened. Same arguments as the tool."""
@@ -300,6 +307,15 @@ class Tool:
         return self.function(call, **arguments)
 
 
+def judge_policy(policy: Callable[[], object]) -> str | None:
+    """The reason that a policy gives, or None. It fails closed: whatever it does but say None gates the call."""
+    try:
+        reason = policy()
+    except (Exception, SystemExit) as error:
+        return f"its approval policy failed: {type(error).__name__}: {error}"
+    return None if reason is None else str(reason) or "its approval policy says so"
+
+
 def tool(
     *,
     effect: Effect,
@@ -310,6 +326,8 @@ def tool(
     locks: Sequence[str] = (),
     valid_for: float = days(1),
     on_expiry: str = "reject",
+    escalate_to: Sequence[str] = (),
+    people: int = 1,
     timeout: float = 30.0,
     visible_within: float = 0.0,
     attempts: int = 3,
@@ -320,15 +338,17 @@ def tool(
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function `f(call, …)`.
 
-    valid_for: seconds that an approval lasts. on_expiry: `reject` (the agent is told nobody decided) or `hold` (it is
-    asked again without an end). timeout: seconds per try. visible_within: seconds until a look-up shows an effect.
-    attempts, backoff: how often it is tried after failures, and the first pause in seconds (doubled, with jitter).
+        valid_for: seconds that an approval lasts. on_expiry: `reject` (the agent is told nobody decided), `hold` (it is
+    asked again without an end) or `escalate` (the groups of `escalate_to` are asked, without an end). people: how many
+    different people have to approve a call that is gated. timeout: seconds per try. visible_within: seconds until a
+    look-up shows an effect. attempts, backoff: how often it is tried after failures, and the first pause in seconds
+    (doubled, with jitter).
     max_age: seconds that a fact read by it may be used, at most; the agent's own limit may be shorter.
     as_of: JSON pointer to the moment (RFC 3339, with its zone) that a result speaks of, where the source answers from
     a copy. A fact read without it is of unknown age.
     """
-    if on_expiry not in ("reject", "hold"):
-        raise BadTool(f"on_expiry is {on_expiry!r}; it must be 'reject' or 'hold'.")
+    if on_expiry not in ("reject", "hold", "escalate"):
+        raise BadTool(f"on_expiry is {on_expiry!r}; it must be 'reject', 'hold' or 'escalate'.")
 
     def make(function: Callable[..., Any]) -> Tool:
         return Tool(
@@ -342,6 +362,8 @@ def tool(
             locks=tuple(locks),
             valid_for=float(valid_for),
             on_expiry=on_expiry,
+            escalate_to=tuple(escalate_to),
+            people=people,
             timeout=float(timeout),
             visible_within=float(visible_within),
             attempts=attempts,
@@ -434,6 +456,9 @@ class Agent:
     verify: Callable[[Claim], Verdict] | None = None
     recheck: Mapping[str, Tool] = field(default_factory=dict)
     spawns: Sequence[str] = ()
+    approvers: Sequence[str] = ()  # groups whose members decide its cards; empty: everyone who may decide
+    gate: Callable[[str, Mapping[str, Any]], str | None] | None = None  # (tool, arguments) → why a person is needed
+    ask_first_use: bool = False  # a person sees the first call of each tool that acts
     priority: int = 0
     patience: int = 8  # thinks without any progress before a person is asked
 

@@ -70,7 +70,8 @@ def next_due(run: Run) -> datetime:
     due: datetime = sql.fetch_row(
         "SELECT least(r.deadline_at, r.expires_at,"
         " (SELECT min(s.wake_at) FROM runs_step s WHERE s.run_id = r.id AND s.state IN ('waiting', 'in_doubt')),"
-        " (SELECT min(a.expires_at) FROM runs_approval a WHERE a.run_id = r.id AND a.state IN ('pending', 'approved')),"
+        " (SELECT min(a.expires_at) FROM runs_approval a WHERE a.run_id = r.id AND a.state IN ('pending', 'approved')"
+        "   AND a.effective_at IS NULL),"
         # A run whose try is still under way elsewhere is looked at when that try's lease ends.
         " (SELECT min(t.lease_until - clock_timestamp() + lw_clock()) FROM runs_attempt t"
         "  WHERE t.run_id = r.id AND t.outcome = 'open'),"
@@ -182,31 +183,42 @@ def expire_cards(run: Run) -> int:
         step = steps.lock(card.step_id) if card.step_id else None
         if step is None or step.state not in (StepState.WAITING, StepState.PLANNED):
             continue
-        if card.on_expiry == "hold":
-            steps_note = "asked again: nobody decided in time"
-            approvals.ask(
-                run,
-                ApprovalKind(card.kind),
-                title=card.title,
-                why=f"{card.why} ({steps_note})",
-                step=step,
-                key=card.key,
-                fact=card.fact_id,
-                because=card.because,
-                contract=card.contract,
-                arguments=card.arguments,
-                facts=card.facts,
-                options=card.options,
-                evidence=card.evidence,
-                verdicts=card.verdicts,
-            )
-            if step.state == StepState.PLANNED:
-                steps.wait(step, WaitingFor.APPROVAL, note=f"{card.why} ({steps_note})", on="an approver")
+        if card.on_expiry != "reject":
+            _ask_again(run, step, card)
         else:
             why = "the approval was not used in time" if was == ApprovalState.APPROVED else "nobody decided in time"
             steps.close(step, StepState.EXPIRED, error=why)
             close_if_nothing_happened(keys.open_key_of(step))
     return len(expired)
+
+
+def _ask_again(run: Run, step: Step, card: Approval) -> None:
+    """Nobody decided in time: the same card once more, of these people without an end, or of the next ones."""
+    escalates = card.on_expiry == "escalate"
+    note = "nobody decided in time"
+    asked = f"asked of {', '.join(card.escalate_to) or 'everyone'}: {note}" if escalates else f"asked again: {note}"
+    approvals.ask(
+        run,
+        ApprovalKind(card.kind),
+        title=card.title,
+        why=f"{card.why} ({asked})",
+        step=step,
+        key=card.key,
+        fact=card.fact_id,
+        because=card.because,
+        contract=card.contract,
+        arguments=card.arguments,
+        facts=card.facts,
+        options=card.options,
+        evidence=card.evidence,
+        verdicts=card.verdicts,
+        needed=card.needed,
+        groups=card.escalate_to if escalates else card.groups,
+    )
+    if escalates:
+        append("approval.escalated", run=run.pk, step=step.pk, before={"approval": card.pk, "groups": card.groups})
+    if step.state == StepState.PLANNED:
+        steps.wait(step, WaitingFor.APPROVAL, note=f"{card.why} ({asked})", on="an approver")
 
 
 def close_if_nothing_happened(key: Key | None) -> list[str]:

@@ -1,6 +1,6 @@
 """Every write that a person or the API makes: one function, one transaction, one journal entry: who, and why."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
@@ -22,14 +22,27 @@ from runs import (
     sql,
     steps,
     switches,
+    voting,
 )
 from runs.access import Action, Role
 from runs.agents import Json, digest, get_agent, get_agents
 from runs.approvals import Said
-from runs.errors import AlreadyDecided, Conflict, KeyReused, Malformed, NoLimit, NotFound, SwitchedOff
+from runs.errors import (
+    AlreadyDecided,
+    Conflict,
+    Forbidden,
+    KeyReused,
+    LongwatchError,
+    Malformed,
+    NoLimit,
+    NotFound,
+    SwitchedOff,
+)
 from runs.journal import Actor, append, person
 from runs.models import AgentGrant, Approval, Event, Fact, Key, Run, StartRequest, Step, Switch
 from runs.states import (
+    EXPLAIN,
+    STEP_OPEN,
     ApprovalKind,
     ApprovalState,
     AttemptOutcome,
@@ -143,15 +156,16 @@ def set_budget(
     return locked
 
 
-def decide(approval: int, said: Said, *, by: AbstractBaseUser) -> Approval:
-    """Decide a card: once, and only as it was shown.
+def decide(approval: int, said: Said, *, by: AbstractBaseUser, hold_s: float = 0.0) -> Approval:
+    """Decide a card: once, and only as it was shown. hold_s: seconds for which it can be undone before it takes effect.
 
-    Raises: NotFound, Forbidden, AlreadyDecided, AnotherVersion, Malformed, BadArguments.
+    Raises: NotFound, Forbidden, AlreadyDecided, AnotherVersion, Conflict, Malformed, BadArguments.
     """
     card = access.get_approval(by, approval)
     access.require(by, Action.DECIDE, card.run.agent)
     late: AlreadyDecided | None = None
     freed: list[str] = []
+    stopped: list[Run] = []
     with transaction.atomic(durable=True):
         stops = said.verdict == Verdict.STOP
         tree = lifecycle.lock_with_descendants(card.run_id) if stops else [lifecycle.lock(card.run_id)]
@@ -161,27 +175,179 @@ def decide(approval: int, said: Said, *, by: AbstractBaseUser) -> Approval:
             course.rest(run)
         step = steps.lock(card.step_id) if card.step_id else None
         card = approvals.lock(approval)
-        if card.state != ApprovalState.PENDING:
+        if said.verdict == Verdict.UNDO:
+            approvals.undo(card, said, by=by)
+        elif card.state != ApprovalState.PENDING or card.effective_at is not None:
             try:
-                approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+                approvals.check(card, said)
             except AlreadyDecided as refusal:
                 approvals.note_refused_decision(card, said, by=by, why=refusal.message)
                 late = refusal
-        elif stops:
-            approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
-            why = said.comment or f"decided on approval {card.pk}"
-            freed = course.end(tree, RunState.STOPPED, reason=why, actor=person(by))
-            _ask_again_what_happened(run, step, card)
         else:
-            _DECIDERS[ApprovalKind(card.kind)](run, step, card, said, by)
-            course.rest(run, actor=person(by))
+            voting.require_decider(card, run, said, by=by)
+            if stops:
+                approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+                why = said.comment or f"decided on approval {card.pk}"
+                freed = course.end(tree, RunState.STOPPED, reason=why, actor=person(by))
+                stopped = tree
+                _ask_again_what_happened(run, step, card)
+            elif said.verdict == Verdict.EXPLAIN:
+                _ask_for_more(run, step, card, said, by)
+            elif not voting.is_enough(card, said, by=by):
+                _vote(run, step, card, said, by)
+            elif hold_s > 0:
+                _try_out(run, step, card, said, by)
+                approvals.hold(card, said, by=by, hold_s=hold_s)
+            else:
+                _DECIDERS[ApprovalKind(card.kind)](run, step, card, said, by)
+                course.rest(run, actor=person(by))
     if late is not None:
         raise late
     _wake_after_decision(card)
-    if stops:
-        _wake_after_end(tree, freed)
+    if stopped:
+        _wake_after_end(stopped, freed)
     card.refresh_from_db()
     return card
+
+
+def apply_held_decision(approval: int) -> None:
+    """Let a decision take effect whose hold is over. One that cannot any more leaves its card to be decided again."""
+    found = Approval.objects.get(pk=approval)
+    with transaction.atomic(durable=True):
+        run = lifecycle.lock(found.run_id)
+        step = steps.lock(found.step_id) if found.step_id else None
+        card = approvals.lock(approval)
+        if card.state != ApprovalState.PENDING or not approvals.is_due(card):
+            return
+        made = approvals.held_decision(card)
+        said = Said(
+            verdict=Verdict(made.verdict),
+            arguments=made.arguments,
+            answer=made.answer,
+            result=made.result,
+            grant=made.grant,
+            comment=made.comment,
+        )
+        try:
+            with transaction.atomic():
+                _DECIDERS[ApprovalKind(card.kind)](run, step, card, said, made.by)
+                course.rest(run, actor=person(made.by))
+        except LongwatchError as refusal:
+            approvals.drop_held(approvals.lock(approval), why=refusal.message)
+            return
+    _wake_after_decision(card)
+
+
+def approve_batch(cards: Sequence[tuple[int, int]], *, comment: str, by: AbstractBaseUser) -> list[tuple[int, str]]:
+    """Approve several cards of low risk with fresh facts: (approval, why it was not approved, or "") for each.
+
+    cards: (approval, version as it was shown). Each is a transaction of its own, and stands or falls alone.
+    """
+    told: list[tuple[int, str]] = []
+    for approval, version in cards:
+        try:
+            card = access.get_approval(by, approval)
+            if why := why_not_in_batch(card):
+                raise Conflict(why)
+            decide(approval, Said(verdict=Verdict.APPROVE, version=version, comment=comment), by=by)
+            told.append((approval, ""))
+        except LongwatchError as refusal:
+            told.append((approval, refusal.message))
+    return told
+
+
+def why_not_in_batch(card: Approval) -> str:
+    """Why a card has to be looked at alone; "" when it need not: low risk, and every fact fresh and as it was shown."""
+    tool = agents.get_agents()[card.run.agent].tool(card.tool) if card.run.agent in agents.get_agents() else None
+    if card.kind != ApprovalKind.APPROVAL or card.state != ApprovalState.PENDING or card.effective_at is not None:
+        return "only calls that wait for their approval are approved together"
+    if tool is None or tool.irreversible or tool.effect is agents.Effect.ONCE:
+        return "what cannot be undone is approved alone"
+    if card.needed > 1:
+        return "it takes more than one person"
+    if card.changes or card.replaces_id is not None:
+        return "it has changed since it was asked before"
+    now = facts.judge(card.run_id, [str(shown["name"]) for shown in card.facts])
+    for shown in card.facts:
+        fact = now.get(str(shown["name"]))
+        if fact is None or not fact.usable or fact.digest != shown["digest"]:
+            return f"{shown['name']} is not fresh, or not what was shown"
+    return ""
+
+
+def claim_approval(approval: int, *, by: AbstractBaseUser) -> Approval:
+    """Say that one is at a card, or take it over. Raises: NotFound, Forbidden, AlreadyDecided."""
+    return _on_card(approval, lambda card: approvals.claim(card, by=by), by=by)
+
+
+def release_approval(approval: int, *, by: AbstractBaseUser) -> Approval:
+    """Give a claimed card back to everyone. Raises: NotFound, Forbidden, AlreadyDecided, Conflict."""
+    return _on_card(approval, lambda card: approvals.release_claim(card, by=by), by=by)
+
+
+def _on_card(approval: int, act: Callable[[Approval], None], *, by: AbstractBaseUser) -> Approval:
+    card = access.get_approval(by, approval)
+    access.require(by, Action.DECIDE, card.run.agent)
+    if not voting.is_asked(by, card.groups):
+        raise Forbidden(f"This card is for {', '.join(card.groups)}.")
+    with transaction.atomic(durable=True):
+        lifecycle.lock(card.run_id)
+        act(approvals.lock(approval))
+    card.refresh_from_db()
+    return card
+
+
+class _Tried(Exception):
+    """Ends a trial: all that it did is rolled back."""
+
+
+def _try_out(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    """Refuse now what could not take effect later. What a trial leaves in these objects is read anew afterwards."""
+    try:
+        with transaction.atomic():
+            _DECIDERS[ApprovalKind(card.kind)](run, step, card, said, by)
+            raise _Tried
+    except _Tried:
+        for changed in (run, step, card):
+            if changed is not None:
+                changed.refresh_from_db()
+
+
+def _vote(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    """One of several people has said yes, or has changed the call: then all begin anew, with what it is now."""
+    if said.verdict == Verdict.EDIT:
+        assert step is not None
+        tool, edited = _read_edit(run, step, said)
+        approvals.vote(card, replace(said, arguments=edited), by=by)
+        _rebind(run, step, card, tool, edited)
+    else:
+        approvals.vote(card, said, by=by)
+
+
+def _ask_for_more(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    """The agent explains in a think step of its own, which can do nothing else; the call goes on waiting."""
+    if not (said.comment.strip() or said.answer.strip()):
+        raise Malformed("Asking for more needs a question.", remedy="Say what you want to know.")
+    assert step is not None
+    approvals.ask_agent(card, said, by=by)
+    asked = Step.objects.filter(run=run, kind=StepKind.THINK, reply_to=step, state__in=STEP_OPEN)
+    if not asked.exists():
+        steps.plan(run, steps.Asked(kind=StepKind.THINK, tool=EXPLAIN, reply_to=step.pk), actor=person(by))
+    course.rest(run, actor=person(by))
+
+
+def _read_edit(run: Run, step: Step, said: Said) -> tuple[agents.Tool, dict[str, Json]]:
+    tool = get_agent(run.agent).tool(step.tool)
+    if tool is None or said.arguments is None:
+        raise Malformed("An edit needs arguments, for a tool that is still there.")
+    edited = tool.normalise(said.arguments)
+    _refuse_what_was_done(run, step, tool, edited)
+    return tool, edited
+
+
+def _rebind(run: Run, step: Step, card: Approval, tool: agents.Tool, edited: dict[str, Json]) -> None:
+    steps.set_arguments(step, edited, tool.contract)
+    approvals.rebind(card, run=run, step=step, arguments=edited, contract=tool.contract)
 
 
 def engage_switch(scope: str, *, reason: str, by: AbstractBaseUser) -> Switch:
@@ -353,14 +519,9 @@ def _decide_approval(run: Run, step: Step | None, card: Approval, said: Said, by
             approvals.decide(card, said, by=by, to=ApprovalState.APPROVED)
             steps.wake(step, why=f"approved by {by.get_username()}", actor=person(by))
         case Verdict.EDIT:
-            tool = get_agent(run.agent).tool(step.tool)
-            if tool is None or said.arguments is None:
-                raise Malformed("An edit needs arguments, for a tool that is still there.")
-            edited = tool.normalise(said.arguments)
-            _refuse_what_was_done(run, step, tool, edited)
+            tool, edited = _read_edit(run, step, said)
             approvals.decide(card, replace(said, arguments=edited), by=by, to=ApprovalState.APPROVED)
-            steps.set_arguments(step, edited, tool.contract)
-            approvals.rebind(card, run=run, step=step, arguments=edited, contract=tool.contract)
+            _rebind(run, step, card, tool, edited)
             steps.wake(step, why=f"approved with changes by {by.get_username()}", actor=person(by))
         case Verdict.REJECT:
             approvals.decide(card, said, by=by, to=ApprovalState.REJECTED)
@@ -368,9 +529,9 @@ def _decide_approval(run: Run, step: Step | None, card: Approval, said: Said, by
             steps.close(step, StepState.REJECTED, error=why, actor=person(by))
             course.close_if_nothing_happened(keys.open_key_of(step))
         case Verdict.RESPOND:
-            approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
             if not said.answer.strip():
                 raise Malformed("Responding needs an answer.")
+            approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
             steps.close(
                 step,
                 StepState.REJECTED,
@@ -493,6 +654,17 @@ def _decide_fact(run: Run, step: Step | None, card: Approval, said: Said, by: Ab
         course.wake_run(run, WaitingFor.FACT, why=f"{card.fact.name} was corrected", actor=person(by))
 
 
+def _decide_escalation(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    assert step is not None
+    allowed = said.verdict == Verdict.APPROVE
+    approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED if allowed else ApprovalState.REJECTED)
+    if allowed:
+        answer: Json = {"approved": True, "comment": said.comment}
+        steps.close(step, StepState.DONE, result=answer, actor=person(by), why=said.comment)
+    else:
+        steps.close(step, StepState.REJECTED, error=said.comment or "no reason given", actor=person(by))
+
+
 def _decide_other(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
     approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
     if step is not None:
@@ -507,7 +679,7 @@ _DECIDERS = {
     ApprovalKind.BUDGET: _decide_budget,
     ApprovalKind.FACT: _decide_fact,
     ApprovalKind.CREDENTIAL: _decide_other,
-    ApprovalKind.ESCALATION: _decide_other,
+    ApprovalKind.ESCALATION: _decide_escalation,
 }
 
 

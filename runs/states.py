@@ -100,6 +100,9 @@ class WaitingFor(TextChoices):
     CAPACITY = "capacity"  # a free place
 
 
+# The name of a think step in which the agent explains one of its calls to a person, and can do nothing else.
+EXPLAIN = "explain"
+
 # On whom the clock of a waiting run counts.
 WAITS_ON_PEOPLE = frozenset(
     {
@@ -178,6 +181,7 @@ class Verdict(TextChoices):
     RENEWED = "renewed"
     RETRY = "retry"
     STOP = "stop"
+    UNDO = "undo"  # taken back by whoever decided, before it took effect
 
 
 VERDICTS: dict[ApprovalKind, tuple[Verdict, ...]] = {

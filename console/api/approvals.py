@@ -1,5 +1,6 @@
 """Cards that ask a person, and the one route by which they are decided."""
 
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated
 
@@ -33,6 +34,30 @@ def list_approvals(
     return answer(page)
 
 
+# Before the route of one approval, which would take this word for its number.
+@dataclass(frozen=True, kw_only=True)
+class OneOfBatch:
+    """`refused`: why it was not approved; empty when it was."""
+
+    approval: int
+    refused: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    items: list[OneOfBatch]
+
+
+@router.post("/approvals/batch", response=Batch, summary="Approve several cards of low risk")
+def approve_batch(request: Request, body: bodies.ApproveBatch) -> HttpResponse:
+    """Each stands or falls alone. Refused: what cannot be undone, what takes two people, what rests on a fact that is
+    not fresh or not what was shown, and what has changed since it was asked before."""
+    told = operations.approve_batch(
+        [(each.approval, each.version) for each in body.approvals], comment=body.comment, by=request.auth
+    )
+    return answer(Batch(items=[OneOfBatch(approval=number, refused=why) for number, why in told]))
+
+
 @router.get("/approvals/{approval}", response=ApprovalCard, summary="Read an approval")
 def read_approval(request: Request, approval: Id) -> HttpResponse:
     """`facts` have the values that are shown, and how each stands now; `verdicts` are those that it allows."""
@@ -55,6 +80,21 @@ def decide(request: Request, approval: Id, body: bodies.Decide) -> HttpResponse:
     )
     with with_fresh("approval", lambda: _read(request, approval)):
         operations.decide(approval, said, by=request.auth)
+    return answer(_read(request, approval))
+
+
+@router.post("/approvals/{approval}/claim", response=ApprovalCard, summary="Say that you are at it")
+def claim(request: Request, approval: Id) -> HttpResponse:
+    """Others see who is at it and cannot decide it for 15 min, unless they take it over by claiming it themselves."""
+    with with_fresh("approval", lambda: _read(request, approval)):
+        operations.claim_approval(approval, by=request.auth)
+    return answer(_read(request, approval))
+
+
+@router.delete("/approvals/{approval}/claim", response=ApprovalCard, summary="Give it back to everyone")
+def release(request: Request, approval: Id) -> HttpResponse:
+    with with_fresh("approval", lambda: _read(request, approval)):
+        operations.release_approval(approval, by=request.auth)
     return answer(_read(request, approval))
 
 

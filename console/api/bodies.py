@@ -84,6 +84,18 @@ class Decide(Body):
     comment: Long = ""
 
 
+class OneApproval(Body):
+    approval: Annotated[int, Field(ge=1, le=BIGGEST)]
+    version: Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+class ApproveBatch(Body):
+    """Cards with the versions that were seen."""
+
+    approvals: Annotated[list[OneApproval], Field(min_length=1, max_length=100)]
+    comment: Long = ""
+
+
 class StoreEvent(Body):
     """`source` and `delivery_id` together name one delivery: the same again is the same event."""
 

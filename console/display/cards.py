@@ -11,7 +11,7 @@ from console.display.waits import Until, say_on_expiry, say_until
 from console.display.why import Answer
 from runs.agents import Effect, Tool
 from runs.queries import ApprovalCard
-from runs.queries.inbox import CardExtras
+from runs.queries.inbox import CLAIM_S, CardExtras
 from runs.queries.shapes import DecisionRow
 from runs.states import ApprovalKind, ApprovalState, Verdict
 
@@ -63,6 +63,24 @@ class TryLine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Change:
+    """What is different from the card that was asked before: old and new, side by side."""
+
+    name: str
+    old: Shown
+    new: Shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Talk:
+    """What a person asked the agent about its call, and what it said."""
+
+    by: str
+    question: str
+    answer: Shown | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CardView:
     id: int
     version: int
@@ -97,13 +115,21 @@ class CardView:
     verdicts: frozenset[str]
     until: Until | None
     overdue: bool
+    held_until: datetime | None
+    held_by: str
+    claimed_by: str
+    groups: list[str]
+    changes: list[Change]
+    replaces: int | None
+    replaced_by: int | None
+    talks: list[Talk]
     closed_note: str
     dimension: str = "usd"
 
     @property
     def open(self) -> bool:
         """Whether there is still something to decide."""
-        return self.pending and not self.overdue
+        return self.pending and not self.overdue and self.held_until is None
 
     @property
     def template(self) -> str:
@@ -134,7 +160,7 @@ def show_card(card: ApprovalCard, extras: CardExtras, tool: Tool | None, *, may_
         agent=card.agent,
         tags=_tags(card, tool),
         effect=_EFFECTS[tool.effect] if tool else "",
-        answers=_answers(card, now, until),
+        answers=_answers(card, extras, until),
         arguments=arguments,
         hidden=sum(argument.value.hidden for argument in arguments),
         digest=card.digest[:16],
@@ -163,14 +189,40 @@ def show_card(card: ApprovalCard, extras: CardExtras, tool: Tool | None, *, may_
         approve_label=_label(card),
         verdicts=frozenset(card.verdicts) - _NOT_OFFERED,
         until=until if pending else None,
-        overdue=pending and until is not None and until.past,
+        overdue=pending and until is not None and until.past and card.effective_at is None,
+        held_until=card.effective_at,
+        held_by=card.decisions[-1].by if card.effective_at and card.decisions else "",
+        claimed_by=card.claimed_by if pending and _is_claimed(card, now) else "",
+        groups=card.groups,
+        changes=[
+            Change(
+                name=_NAME_CHANGE[each.what].format(show(each.name)), old=show_value(each.old), new=show_value(each.new)
+            )
+            for each in card.changes
+        ],
+        replaces=card.replaces,
+        replaced_by=card.replaced_by,
+        talks=[
+            Talk(
+                by=show(each.by),
+                question=show(each.question),
+                answer=None if each.text is None else show_value(each.text),
+            )
+            for each in card.explained
+        ],
         closed_note=_say_closed(card, now),
         dimension=_dimension(card),
     )
 
 
+def _is_claimed(card: ApprovalCard, now: datetime) -> bool:
+    return card.claimed_at is not None and (now - card.claimed_at).total_seconds() < CLAIM_S
+
+
 # Known to the state table, and refused by the operation for the time being.
-_NOT_OFFERED = frozenset({Verdict.EXPLAIN.value, Verdict.FINISH.value})
+_NOT_OFFERED = frozenset({Verdict.FINISH.value})
+
+_NAME_CHANGE: dict[str, str] = {"argument": "{}", "fact": "fact {}", "tool": "what {} takes and does"}
 
 _EFFECTS: dict[Effect, str] = {
     Effect.READ: "only reads",
@@ -202,6 +254,7 @@ _VERDICTS: dict[str, str] = {
     Verdict.RENEWED: "renewed",
     Verdict.RETRY: "told to try again",
     Verdict.STOP: "stopped the run",
+    Verdict.UNDO: "took it back",
 }
 
 
@@ -224,8 +277,8 @@ def _tags(card: ApprovalCard, tool: Tool | None) -> list[Mark]:
     return tags
 
 
-def _answers(card: ApprovalCard, now: datetime, until: Until | None) -> list[Answer]:
-    answers = []
+def _answers(card: ApprovalCard, extras: CardExtras, until: Until | None) -> list[Answer]:
+    answers, now = [], extras.now
     if card.why and show(card.why) not in show(card.title):
         answers.append(Answer(label="Why a person", words=show(card.why)))
     if card.state != ApprovalState.PENDING:
@@ -235,14 +288,37 @@ def _answers(card: ApprovalCard, now: datetime, until: Until | None) -> list[Ans
         )
         answers.append(Answer(label="Closed after", words=write_ago(card.created_at, closed)))
         return answers
-    answers.append(Answer(label="Waiting", words=f"{write_ago(card.created_at, now)}, for anyone who may decide"))
+    whom = f"one of {', '.join(map(show, card.groups))}" if card.groups else "anyone who may decide"
+    answers.append(Answer(label="Waiting", words=f"{write_ago(card.created_at, now)}, for {whom}"))
+    if card.needed > 1:
+        given = f"; {', '.join(map(show, card.approved_by))} approved" if card.approved_by else ""
+        left = card.needed - len(card.approved_by)
+        answers.append(Answer(label="Takes", words=f"{card.needed} different people{given}; {left} more"))
     if until is None:
         answers.append(Answer(label="Expires", words="no time limit"))
         answers.append(Answer(label="Then", words="nothing: it waits until someone decides"))
     else:
         answers.append(Answer(label="Expires", words=until.left, at=until.at, css="is-person" if until.soon else ""))
-        answers.append(Answer(label="Then", words=say_on_expiry(card.on_expiry, card.kind)))
+        then = say_on_expiry(card.on_expiry, card.kind)
+        if card.on_expiry == "escalate":
+            then = f"it goes to {', '.join(map(show, card.escalate_to))}; nothing runs until someone decides"
+        answers.append(Answer(label="Then", words=then))
+    answers.append(Answer(label="While it waits", words=_say_behind(extras, now)))
     return answers
+
+
+def _say_behind(extras: CardExtras, now: datetime) -> str:
+    """What waiting costs."""
+    behind, said = extras.behind, ["nothing is spent"]
+    if behind.steps:
+        said.append(
+            f"{plural(behind.steps, 'other step')} of the run {'waits' if behind.steps == 1 else 'wait'} as well"
+        )
+    if behind.runs:
+        said.append(f"{plural(behind.runs, 'run')} above it {'waits' if behind.runs == 1 else 'wait'} for its outcome")
+    if behind.must_end_at is not None:
+        said.append(f"the run has to end {say_until(behind.must_end_at, now).left}")
+    return "; ".join(said)
 
 
 def _arguments(card: ApprovalCard, tool: Tool | None) -> list[Argument]:
@@ -349,7 +425,11 @@ def _dimension(card: ApprovalCard) -> str:
 def _say_closed(card: ApprovalCard, now: datetime) -> str:
     """Who decided what and when, or what else became of it."""
     if card.state == ApprovalState.PENDING:
-        return ""
+        if card.effective_at is None or not card.decisions:
+            return ""
+        last = card.decisions[-1]
+        left = max((card.effective_at - now).total_seconds(), 0.0)
+        return f"{show(last.by)} {say_verdict(last.verdict)} it; it takes effect in {write_duration(left)}."
     when = f"{write_ago(card.closed_at, now)} ago" if card.closed_at else ""
     if card.decisions and card.state != ApprovalState.VOID:
         last = card.decisions[-1]

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from console.display.figures import plural, write_ago
 from console.display.marks import APPROVAL, KIND, Mark
-from console.display.outside import show_title
+from console.display.outside import show, show_title
 from console.display.waits import say_until
 from runs.queries.inbox import InboxLine
 from runs.states import ApprovalKind, ApprovalState
@@ -37,6 +37,10 @@ def show_item(line: InboxLine, now: datetime, *, irreversible: bool) -> InboxIte
         tags.append(Mark(word=f"{plural(line.changed, 'fact')} changed", icon="conflict", css="danger"))
     elif line.stale:
         tags.append(Mark(word=f"{line.stale} not fresh", icon="stale", css="person"))
+    if line.claimed_by:
+        tags.append(Mark(word=f"{show(line.claimed_by)} is at it", icon="person", css="line"))
+    if line.replaces is not None:
+        tags.append(Mark(word="asked again", icon="undo", css="line"))
     if not pending:
         tags.append(APPROVAL[line.state])
     closed = line.closed_at or line.created_at

@@ -1,10 +1,12 @@
 """The inbox, the card of one approval, and the one route by which it is decided."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -16,17 +18,26 @@ from console.deciding import ARGUMENT, read_decision, write_field
 from console.display.cards import CardView, say_verdict, show_card
 from console.display.figures import plural
 from console.display.inbox import InboxItem, show_item
+from console.display.outside import show
 from console.views.frame import read_next
 from console.views.readers import for_readers
-from runs import clock, operations, queries
+from runs import clock, operations, queries, voting
 from runs.access import Action
 from runs.agents import Tool, get_agents
-from runs.errors import Conflict, LongwatchError, NotFound
+from runs.errors import Conflict, Forbidden, LongwatchError, NotFound
+from runs.models import Approval
 from runs.queries import ApprovalCard, Window
-from runs.queries.inbox import InboxLine, list_decided, list_pending, read_card_extras
-from runs.states import ApprovalKind
+from runs.queries.inbox import INBOX_SHOWN, InboxLine, list_decided, list_pending, read_card_extras
+from runs.states import ApprovalKind, ApprovalState, Verdict
 
 PAGE = 50
+REJECT_REASONS = (
+    "Too much",
+    "Not enough evidence",
+    "Not allowed by our rules",
+    "Already done",
+    "Ask the customer first",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,23 +92,114 @@ def show_news_panel(request: Reader, number: int) -> HttpResponse:
 @require_POST
 @for_readers
 def decide(request: Reader, number: int) -> HttpResponse:
+    """Decide, or undo. What takes effect can be undone for a while: the next page offers that."""
     found = _find(request, number)
     require(request, Action.DECIDE, found.card.agent)
     try:
-        operations.decide(number, read_decision(request.POST, found.card), by=request.user)
+        said = read_decision(request.POST, found.card)
+        made = operations.decide(number, said, by=request.user, hold_s=settings.UNDO_S)
     except NotFound:
         raise
     except LongwatchError as refusal:
-        status = 409 if isinstance(refusal, Conflict) else 422
-        fresh = _find(request, number)
-        left = list_pending(agents=request.rights.agents)
-        return _show(request, fresh, left, refusal=refusal, typed=request.POST, status=status)
+        return _refuse(request, number, refusal)
     left = list_pending(agents=request.rights.agents)
-    word = say_verdict(request.POST["verdict"]).capitalize()
     more = f"{plural(len(left), 'card')} left to decide." if left else "Nothing is left to decide."
-    messages.success(request, f"{word}: {found.view.title}. {more}")
-    following = next((line.id for line in left), None)
-    return HttpResponseRedirect(reverse("approval", args=[following]) if following else reverse("approvals"))
+    word = say_verdict(said.verdict).capitalize()
+    stays = said.verdict in (Verdict.UNDO, Verdict.EXPLAIN) or made.state == ApprovalState.PENDING
+    if said.verdict == Verdict.EXPLAIN:
+        messages.success(request, "The agent is asked. Its answer shows here; the call goes on waiting.")
+    elif stays and made.effective_at is None and said.verdict != Verdict.UNDO:
+        messages.success(request, f"{word}: {found.view.title}. It takes another person as well. {more}")
+        stays = False
+    else:
+        messages.success(request, f"{word}: {found.view.title}. {more}")
+    following = number if stays and made.effective_at is None else next((line.id for line in left), None)
+    undo = f"?undo={number}" if made.effective_at is not None else ""
+    place = reverse("approval", args=[following]) if following else reverse("approvals")
+    return HttpResponseRedirect(place + undo)
+
+
+@require_POST
+@for_readers
+def claim(request: Reader, number: int) -> HttpResponse:
+    return _act(request, number, operations.claim_approval, "You are at it. Others see that for 15 min.")
+
+
+@require_POST
+@for_readers
+def release(request: Reader, number: int) -> HttpResponse:
+    return _act(request, number, operations.release_approval, "It is everyone’s again.")
+
+
+def _act(request: Reader, number: int, act: Callable[..., object], done: str) -> HttpResponse:
+    found = _find(request, number)
+    require(request, Action.DECIDE, found.card.agent)
+    try:
+        act(number, by=request.user)
+    except (NotFound, Forbidden):
+        raise
+    except LongwatchError as refusal:
+        return _refuse(request, number, refusal)
+    messages.success(request, done)
+    return HttpResponseRedirect(reverse("approval", args=[number]))
+
+
+def _refuse(request: Reader, number: int, refusal: LongwatchError) -> HttpResponse:
+    """The card as it is now, with why not, and with what was typed."""
+    status = {Conflict.status: 409, Forbidden.status: 403}.get(refusal.status, 422)
+    left = list_pending(agents=request.rights.agents)
+    return _show(request, _find(request, number), left, refusal=refusal, typed=request.POST, status=status)
+
+
+@require_safe
+@for_readers
+def show_together(request: Reader) -> HttpResponse:
+    """What may be approved together: low risk, with fresh facts only, by tool."""
+    return _show_together(request, told=[])
+
+
+@require_POST
+@for_readers
+def approve_together(request: Reader) -> HttpResponse:
+    require(request, Action.DECIDE)
+    chosen = []
+    for text in request.POST.getlist("card"):
+        number, _, version = text.partition(".")
+        if number.isascii() and number.isdecimal() and version.isascii() and version.isdecimal() and len(text) < 30:
+            chosen.append((int(number), int(version)))
+    told = operations.approve_batch(
+        chosen[:INBOX_SHOWN], comment=request.POST.get("comment", "")[:2000], by=request.user
+    )
+    return _show_together(request, told=told)
+
+
+def _show_together(request: Reader, *, told: list[tuple[int, str]]) -> HttpResponse:
+    pending = list_pending(agents=request.rights.agents, kinds=[ApprovalKind.APPROVAL])
+    now = clock.now()
+    low, alone = [], 0
+    for card in (
+        Approval.objects.select_related("run").filter(pk__in=[line.id for line in pending]).order_by("tool", "pk")
+    ):
+        if request.rights.may(Action.DECIDE, card.run.agent) and not operations.why_not_in_batch(card):
+            low.append(card)
+        else:
+            alone += 1
+    lines = {line.id: line for line in pending}
+    context = {
+        "section": "approvals",
+        "now": now,
+        "alone": alone,
+        "tools": [
+            {
+                "tool": tool,
+                "cards": [{"item": _item(lines[c.pk], now), "version": c.version, "why": show(c.why)} for c in cards],
+            }
+            for tool, cards in groupby(low, key=lambda card: card.tool)
+        ],
+        "told": [{"id": number, "refused": why} for number, why in told],
+        "approved": sum(not why for _, why in told),
+    }
+    return render(request, "approvals/together.html", context)
 
 
 @require_POST
@@ -145,7 +247,10 @@ def _show(
         "refusal": refusal,
         "typed": typed,
         "fields": fields,
-        "may_decide": request.rights.may(Action.DECIDE, card.agent),
+        "may_decide": request.rights.may(Action.DECIDE, card.agent) and voting.is_asked(request.user, card.groups),
+        "is_mine": bool(card.claimed_by) and found.view.claimed_by == card.claimed_by == request.user.get_username(),
+        "can_undo": found.view.held_until is not None and found.view.held_by == request.user.get_username(),
+        "reasons": REJECT_REASONS,
         "place": place,
         "next_card": next((n for n in numbers if n != card.id and (not place or numbers.index(n) >= place)), None),
         "is_inbox": is_inbox,
@@ -157,6 +262,7 @@ def _describe_inbox(request: Reader, pending: list[InboxLine], *, current: int |
     now = clock.now()
     items = [_item(line, now) for line in pending]
     return {
+        "undo": _read_undo(request),
         "section": "doubts" if _kinds(request) == [ApprovalKind.VERDICT] else "approvals",
         "items": items,
         "urgent": sum(item.urgent for item in items),
@@ -164,6 +270,18 @@ def _describe_inbox(request: Reader, pending: list[InboxLine], *, current: int |
         "kind": request.GET.get("kind", "") if _kinds(request) else "",
         "now": now,
     }
+
+
+def _read_undo(request: Reader) -> dict[str, Any] | None:
+    """The decision that somebody has just made, while they can still undo it."""
+    text = request.GET.get("undo", "")
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        return None
+    card = queries.find_approval(int(text), agents=request.rights.agents)
+    if card is None or card.effective_at is None or card.decisions[-1].by != request.user.get_username():
+        return None
+    left = (card.effective_at - clock.now()).total_seconds()
+    return {"id": card.id, "version": card.version, "until": card.effective_at, "left_s": max(left, 0.0)}
 
 
 def _show_decided(request: Reader) -> HttpResponse:

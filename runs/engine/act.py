@@ -8,7 +8,7 @@ from django.db import transaction
 
 from runs import approvals, budgets, clock, course, facts, keys, lifecycle, locks, sql, steps, switches
 from runs.agents import Agent, BadArguments, Effect, Tool, get_agent
-from runs.engine import builtin, doubt, failpoints, freshen
+from runs.engine import builtin, doubt, failpoints, freshen, gate
 from runs.engine.hand import Hand, later
 from runs.engine.persist import persist
 from runs.engine.settle import settle_call
@@ -19,17 +19,13 @@ from runs.facts import Judged
 from runs.models import Approval, Key, Run, Step
 from runs.states import (
     KEY_OPEN,
-    ApprovalKind,
     ApprovalState,
     AttemptOutcome,
     KeyState,
     StepState,
-    Verdict,
     WaitingFor,
 )
 
-# The verdicts that a call allows until the ones that need the agent again are built.
-_VERDICTS = (Verdict.APPROVE, Verdict.EDIT, Verdict.REJECT, Verdict.RESPOND)
 # Shorter than this, what was judged would run out before the tool process could look.
 _LEAST_S = 0.02
 
@@ -91,8 +87,8 @@ def _take(hand: Hand, step_id: int) -> Taken | None:
         judged = _rests_on(run, step, tool)
         if judged is None or _has_changed(run, step, key):
             return None
-        approval = _gate(run, step, tool, key, judged)
-        if isinstance(approval, _NotNow):
+        approval = gate.pass_gate(run, step, agent, tool, key, judged)
+        if isinstance(approval, gate.NotNow):
             return None
         return _take_now(hand, run, step, tool, judged, approval, performer=performer, before=before)
 
@@ -229,87 +225,6 @@ def _has_changed(run: Run, step: Step, key: Key | None) -> bool:
     course.void_changed(run, step, [changed.name], old=changed.old, new=changed.new)
     course.close_if_nothing_happened(key)
     return True
-
-
-class _NotNow:
-    """The gate is shut for now."""
-
-
-def _gate(run: Run, step: Step, tool: Tool, key: Key | None, judged: dict[str, Judged]) -> Approval | _NotNow | None:
-    """The approval that allows the call, or None where none is needed. Asked once, stored, never recomputed."""
-    if step.gated is None:
-        steps.set_gate(step, _gate_reason(run, step, tool))
-    if not step.gated:
-        return None
-    approval = approvals.in_effect(step)
-    if approval is not None:
-        if changed := _what_changed(run, step, tool, approval, judged):
-            if key is not None and steps.judge_past(key=key.pk).may_have_acted:
-                # The call may have happened on the old approval: that is settled first.
-                doubt.put_in_doubt(run, step, key)
-                return _NotNow()
-            doubt.give_back_approval(run, step)
-            approval.refresh_from_db()
-            approvals.void(approval, why=changed)
-        elif approval.state == ApprovalState.APPROVED or key is not None:
-            return approval
-        else:
-            approvals.give_back(approval)
-            return approval
-    _ask(run, step, tool, judged)
-    return _NotNow()
-
-
-def _gate_reason(run: Run, step: Step, tool: Tool) -> str | None:
-    in_doubt = (
-        Key.objects.filter(run=run, tool=tool.name, state=KeyState.IN_DOUBT).select_related("step").exclude(step=step)
-    ).first()
-    if in_doubt is not None:
-        return f"step {in_doubt.step.number} of this tool is in doubt"
-    if step.again and tool.acts:
-        return f"it is a deliberate second time: {step.again}"
-    return tool.gate(step.arguments)
-
-
-def _what_changed(run: Run, step: Step, tool: Tool, approval: Approval, judged: dict[str, Judged]) -> str:
-    """Why an approval does not allow this call any more; empty when it does."""
-    if approval.contract != tool.contract:
-        return "the tool changed"
-    if approval.digest != approvals.bind(run=run, step=step, contract=tool.contract, arguments=step.arguments):
-        return "the arguments changed"
-    for shown in approval.facts:
-        now = judged.get(shown["name"])
-        if now is None or now.digest != shown["digest"]:
-            return f"{shown['name']} changed"
-    if set(judged) - {shown["name"] for shown in approval.facts}:
-        return "it rests on other facts now"
-    return ""
-
-
-def _ask(run: Run, step: Step, tool: Tool, judged: dict[str, Judged]) -> None:
-    pending = Approval.objects.filter(step=step, kind=ApprovalKind.APPROVAL, state=ApprovalState.PENDING).exists()
-    if not pending:
-        card = approvals.ask(
-            run,
-            ApprovalKind.APPROVAL,
-            title=_title(step, tool),
-            why=step.gate_reason,
-            step=step,
-            because=step.because,
-            contract=tool.contract,
-            arguments=dict(step.arguments),
-            facts=facts.shown(judged.values()),
-            valid_for_s=tool.valid_for,
-            on_expiry=tool.on_expiry,
-            verdicts=_VERDICTS,
-        )
-        facts.note_use(judged.values(), approval=card.pk)
-    steps.wait(step, WaitingFor.APPROVAL, note=f"needs an approval: {step.gate_reason}", on="an approver")
-
-
-def _title(step: Step, tool: Tool) -> str:
-    named = tool.identity_of(step.arguments)
-    return f"{tool.name} " + ", ".join(f"{name} {value}" for name, value in named.items())
 
 
 def _take_now(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from runs import sql
 from runs.agents import Agent, Tool
 from runs.engine.briefing_text import load, shorten, shorten_strings, shorten_text
-from runs.states import STEP_FINAL, StepKind, StepState
+from runs.states import EXPLAIN, STEP_FINAL, StepKind, StepState
 
 RESULT_BYTES = 4_000
 # What was recalled is there to be read in full; the step itself keeps no more inline. A fact's value stands in <facts>.
@@ -83,8 +83,10 @@ class Detail:
 def read_steps(run: int) -> Steps:
     """Read every step of a run, as little of each as the choice of what to show needs."""
     rows = [Row._make(row) for row in sql.fetch_all(_ROWS, {"run": run})]
-    thinks = [row.number for row in rows if row.kind == StepKind.THINK and row.state == StepState.DONE]
-    replied = [r.number for r in rows if r.kind == StepKind.THINK and r.state in (StepState.DONE, StepState.FAILED)]
+    # A think that only explained something has not looked at what happened since the one before.
+    thought = [row for row in rows if row.kind == StepKind.THINK and row.tool != EXPLAIN]
+    thinks = [row.number for row in thought if row.state == StepState.DONE]
+    replied = [row.number for row in thought if row.state in (StepState.DONE, StepState.FAILED)]
     return Steps(rows=rows, thinks=thinks, last_reply=max(replied, default=0))
 
 

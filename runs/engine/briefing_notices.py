@@ -21,8 +21,8 @@ from runs.engine.briefing_log import (
 )
 from runs.engine.briefing_now import Head
 from runs.engine.briefing_text import dump, load, shorten, shorten_text
-from runs.models import Amendment, Decision
-from runs.states import STEP_OPEN, StepKind, StepState, Verdict
+from runs.models import Amendment, Approval, Decision
+from runs.states import STEP_OPEN, ApprovalState, StepKind, StepState, Verdict
 
 OLD_SHOWN = 20
 NOTICE_BYTES = 1_500  # of one value in a notice; `recall` has it whole
@@ -44,16 +44,24 @@ class Decided:
 
 
 def read_decisions(run: int) -> dict[int, Decided]:
-    """The last decision about each step, by the step's number."""
+    """The last decision about each step that took effect, by the step's number; an edit stays one when it is approved."""
     rows = (
         Decision.objects.filter(approval__run_id=run, approval__step__isnull=False)
+        # Neither what can still be undone, nor one of several voices.
+        .exclude(approval__state=ApprovalState.PENDING)
+        .exclude(verdict=Verdict.EXPLAIN)
         .order_by("pk")
         .values_list("approval__step__number", "verdict", "comment", "answer", "by__username")
     )
-    return {
-        number: Decided(verdict=verdict, comment=comment, answer=answer, by=by)
-        for number, verdict, comment, answer, by in rows
-    }
+    decided: dict[int, Decided] = {}
+    for number, verdict, comment, answer, by in rows:
+        before = decided.pop(number, None)
+        if verdict == Verdict.UNDO:
+            continue
+        if before is not None and before.verdict == Verdict.EDIT and verdict == Verdict.APPROVE:
+            verdict, comment = before.verdict, comment or before.comment
+        decided[number] = Decided(verdict=verdict, comment=comment, answer=answer, by=by)
+    return decided
 
 
 def choose_noticed(steps: Steps, items: Sequence[Item], effects: Effects, decided: Mapping[int, Decided]) -> set[int]:
@@ -84,7 +92,8 @@ def write_notices(
             notices += _step(row, detail, effects, decided.get(number))
     notices += _changed_facts(head, steps.last_think)
     notices += _children(head)
-    return notices + _last_reply(steps, details)
+    notices += _last_reply(steps, details)
+    return notices + _asked_for_more(head.id, rows, effects)
 
 
 def _unsettled(steps: Steps, items: Sequence[Item], effects: Effects) -> list[Row]:
@@ -177,6 +186,29 @@ def _inside(detail: Detail) -> Notice:
         return _result(detail)
     names = ("changed", "old", "new", "answer")
     return {name: shorten(detail.result[name], NOTICE_BYTES) for name in names if name in detail.result}
+
+
+def _asked_for_more(run: int, rows: Mapping[int, Row], effects: Effects) -> list[Notice]:
+    """A person wants to know more before they decide. Last, because this reply is to answer nothing else."""
+    cards = Approval.objects.filter(run_id=run, state=ApprovalState.PENDING).exclude(explained=[])
+    asked = [
+        (number, each)
+        for number, explained in cards.order_by("pk").values_list("step__number", "explained")
+        for each in explained
+        if each["text"] is None
+    ]
+    return [
+        {
+            "notice": "explain",
+            "step": number,
+            "tool": rows[number].tool,
+            "with": shown_arguments(rows[number], effects),
+            "question": shorten_text(each["question"], REASON_BYTES),
+            "by": each["by"],
+        }
+        for number, each in asked
+        if number in rows
+    ]
 
 
 def _changed_facts(head: Head, since: int) -> list[Notice]:

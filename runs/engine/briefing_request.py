@@ -48,6 +48,8 @@ time is really meant, say `again` with the reason.
 8. When something has to ripen, use `wait_until` instead of looking again and again.
 9. `finish` is a claim: give the outcome as it is, good or bad, and the steps that prove it. It is verified outside. You \
 cannot finish while work is open: close each item with its outcome, or drop it with the reason.
+10. A notice `explain` means that a person wants to know more about a call of yours before they decide on it. Answer the \
+question in plain text, with what you know and where you know it from. Call no tool: nothing else is done in that reply.
 """
 
 # Parts of the message, as tags; those up to the log are the stable part.

@@ -81,11 +81,17 @@ def spawn(
 
 
 @tool(effect=Effect.INTERNAL)
+def escalate(call: Call, what: str, why: str) -> None:
+    """Say that the work is larger, or of another kind, than was stated, and wait until a person has agreed to it. Say
+    what you would do, and why it goes beyond the goal. Nothing of it may be done before."""
+
+
+@tool(effect=Effect.INTERNAL)
 def finish(call: Call, outcome: str, evidence: list[int] | None = None) -> None:
     """Claim that the goal is reached: what came of it, and the steps that prove it. The claim is verified."""
 
 
-BUILTINS: dict[str, Tool] = {t.name: t for t in (record_fact, plan, recall, ask, wait_until, spawn, finish)}
+BUILTINS: dict[str, Tool] = {t.name: t for t in (record_fact, plan, recall, ask, wait_until, spawn, escalate, finish)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +279,20 @@ def _spawn(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> Outcome
     return Wait(waiting_for=WaitingFor.CHILD, note=f"waits for its child, run {child.pk}", on=str(child.pk))
 
 
+def _escalate(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> Outcome:
+    approvals.ask(
+        run,
+        ApprovalKind.ESCALATION,
+        title=given["what"],
+        why="it is larger than was stated",
+        step=step,
+        because=given["why"],
+        groups=agent.approvers,
+        actor=AGENT,
+    )
+    return Wait(waiting_for=WaitingFor.APPROVAL, note=f"the work is larger: {given['what']}", on="an approver")
+
+
 _EXECUTORS: dict[str, Callable[[Run, Step, Agent, dict[str, Any]], Outcome]] = {
     "record_fact": _record_fact,
     "plan": _plan,
@@ -280,6 +300,7 @@ _EXECUTORS: dict[str, Callable[[Run, Step, Agent, dict[str, Any]], Outcome]] = {
     "ask": _ask,
     "wait_until": _wait_until,
     "spawn": _spawn,
+    "escalate": _escalate,
 }
 
 

@@ -41,7 +41,9 @@ _DUE = f"""
       WHERE r.state IN ('queued', 'running', 'thinking', 'waiting') AND r.deadline_at <= lw_now() LIMIT %(most)s)
     UNION ALL
     (SELECT 'cards', p.run_id FROM runs_approval p
-      WHERE p.state IN ('pending', 'approved') AND p.expires_at <= lw_now() LIMIT %(most)s)
+      WHERE p.state IN ('pending', 'approved') AND p.expires_at <= lw_now() AND p.effective_at IS NULL LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'decision', p.id FROM runs_approval p WHERE p.effective_at <= lw_now() LIMIT %(most)s)
     UNION ALL
     (SELECT 'child', s.run_id FROM runs_step s JOIN runs_run c ON c.id = s.waiting_on::bigint
       WHERE s.state = 'waiting' AND s.waiting_for = 'child' AND c.ended_at IS NOT NULL LIMIT %(most)s)
@@ -191,6 +193,7 @@ _DUTIES: dict[str, Callable[[int], object]] = {
     "run": reap_run,
     "expire": expire,
     "cards": _expire_cards,
+    "decision": operations.apply_held_decision,
     "child": _wake_parent,
     "key": _settle_key,
     "drained": _mark_drained,

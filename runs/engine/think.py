@@ -16,9 +16,10 @@ from runs.budgets import Amounts, Pricing
 from runs.engine.builtin import BUILTINS
 from runs.engine.hand import backoff, later
 from runs.errors import WrongState
-from runs.journal import RUNTIME
+from runs.journal import AGENT, RUNTIME
 from runs.models import Approval, Attempt, Run, Step
 from runs.states import (
+    EXPLAIN,
     MAY_HAVE_ACTED,
     RUN_FINAL,
     STEP_OPEN,
@@ -166,6 +167,9 @@ def conclude(run: Run, step: Step, calls: Sequence[Called], *, text: str = "", s
 
     The caller moves the run afterwards.
     """
+    if step.tool == EXPLAIN:
+        _conclude_explanation(step, calls, text)
+        return
     lifecycle.mark_thought(run.pk)
     if step.state == StepState.WAITING:
         # A late reply answers what a person was asked meanwhile.
@@ -186,6 +190,15 @@ def conclude(run: Run, step: Step, calls: Sequence[Called], *, text: str = "", s
     else:
         more = f"{failed + 1} replies in a row came to nothing. The last one: {why}"
         ask_person(run, step, ApprovalKind.FAILURE, title="The model does not go on", why=more, evidence=result)
+
+
+def _conclude_explanation(step: Step, calls: Sequence[Called], text: str) -> None:
+    """A person asked for more: what was said goes on the card, whatever was called is not done."""
+    said = [str(called.arguments["text"]) for called in calls if called.arguments and "text" in called.arguments]
+    words = "\n\n".join([*said, *([text] if text.strip() else [])]).strip()
+    for card in Approval.objects.filter(step=step.reply_to_id, state=ApprovalState.PENDING, effective_at__isnull=True):
+        approvals.explain(approvals.lock(card.pk), words or "The agent said nothing more.", actor=AGENT)
+    steps.close(step, StepState.DONE, result={"text": words, "calls": 0, "dropped": len(calls)})
 
 
 def plan_calls(run: Run, think: Step, calls: Sequence[Called]) -> list[Step]:

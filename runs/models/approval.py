@@ -33,7 +33,19 @@ class Approval(models.Model):
     verdict = models.CharField(max_length=16, choices=Verdict, blank=True, default="")
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True)
-    on_expiry = models.CharField(max_length=10, default="hold")  # hold, reject
+    on_expiry = models.CharField(max_length=10, default="hold")  # hold, reject, escalate
+    needed = models.PositiveSmallIntegerField(default=1)  # how many different people have to approve
+    groups = models.JSONField(default=list)  # who decides: members of one of these; empty: everyone with the right
+    escalate_to = models.JSONField(default=list)  # the groups that are asked when these let it expire
+    claimed_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    claimed_at = models.DateTimeField(null=True)
+    # Set while a decision is made and may still be undone: the card is pending, and nobody else decides it.
+    effective_at = models.DateTimeField(null=True)
+    # The void card that this one asks again, and what is different: [{"what", "name", "old", "new"}].
+    replaces = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="replaced_by")
+    changes = models.JSONField(default=list)
+    # What a person asked the agent about it: [{"question", "by", "at", "text", "answered_at"}]; text is null until then.
+    explained = models.JSONField(default=list)
     closed_at = models.DateTimeField(null=True)
     closed_because = models.TextField(blank=True, default="")
 
@@ -44,6 +56,15 @@ class Approval(models.Model):
                 name="approval_closed_has_time",
                 condition=Q(state=ApprovalState.PENDING, closed_at__isnull=True)
                 | (~Q(state=ApprovalState.PENDING) & Q(closed_at__isnull=False)),
+            ),
+            # Only what is still pending can be held back.
+            models.CheckConstraint(
+                name="approval_held_is_pending",
+                condition=Q(effective_at__isnull=True) | Q(state=ApprovalState.PENDING),
+            ),
+            models.CheckConstraint(name="approval_needs_someone", condition=Q(needed__gte=1)),
+            models.CheckConstraint(
+                name="approval_on_expiry_known", condition=Q(on_expiry__in=["hold", "reject", "escalate"])
             ),
             # One open question per step and kind.
             models.UniqueConstraint(
@@ -58,6 +79,7 @@ class Approval(models.Model):
         ]
         indexes = [
             models.Index(name="approval_inbox", fields=["expires_at", "id"], condition=Q(state=ApprovalState.PENDING)),
+            models.Index(name="approval_held", fields=["effective_at"], condition=Q(effective_at__isnull=False)),
             models.Index(
                 name="approval_expiry",
                 fields=["expires_at"],

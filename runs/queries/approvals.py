@@ -1,18 +1,19 @@
 """Cards that ask a person, with the facts behind them as they stand now and what was decided: three queries a page."""
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from django.db.models import F, QuerySet
+from django.conf import settings
+from django.db.models import F, OuterRef, QuerySet, Subquery
 
 from runs import sql
 from runs.agents import Json
 from runs.errors import Malformed
 from runs.models import Approval, Decision
 from runs.queries.paging import Page, Window, cut, in_range, within
-from runs.queries.shapes import ApprovalCard, DecisionRow, FactShown
-from runs.states import ApprovalState, FactState
+from runs.queries.shapes import ApprovalCard, Changed, DecisionRow, Explained, FactShown
+from runs.states import ApprovalState, FactState, Verdict
 
 
 def find_approval(number: int, *, agents: Collection[str]) -> ApprovalCard | None:
@@ -47,7 +48,13 @@ def list_approvals(
 
 
 def _select(rows: QuerySet[Approval]) -> Any:
-    return rows.annotate(agent=F("run__agent"), step_number=F("step__number"))
+    newest = Approval.objects.filter(replaces=OuterRef("pk")).order_by("-pk").values("pk")[:1]
+    return rows.annotate(
+        agent=F("run__agent"),
+        step_number=F("step__number"),
+        claimer=F("claimed_by__username"),
+        successor=Subquery(newest),
+    )
 
 
 def _show_all(rows: Any) -> list[ApprovalCard]:
@@ -96,15 +103,54 @@ def _show(
         facts=[_show_fact(shown, standing.get((card.run_id, str(shown.get("name"))))) for shown in card.facts],
         options=card.options,
         evidence=card.evidence,
-        verdicts=card.verdicts if card.state == ApprovalState.PENDING else [],
+        verdicts=_say_verdicts(card),
         verdict=card.verdict,
         created_at=card.created_at,
         expires_at=card.expires_at,
         on_expiry=card.on_expiry,
         closed_at=card.closed_at,
         closed_because=card.closed_because,
+        effective_at=card.effective_at,
+        needed=card.needed,
+        approved_by=list(
+            dict.fromkeys(
+                find_voters([(made.verdict, made.by) for made in decisions], own_edits=settings.SELF_APPROVAL)
+            )
+        ),
+        groups=card.groups,
+        escalate_to=card.escalate_to,
+        claimed_by=card.claimer or "",
+        claimed_at=card.claimed_at,
+        replaces=card.replaces_id,
+        replaced_by=card.successor,
+        changes=[Changed(**each) for each in card.changes],
+        explained=[Explained(**each) for each in card.explained],
         decisions=decisions,
     )
+
+
+def _say_verdicts(card: Approval) -> list[str]:
+    if card.state != ApprovalState.PENDING:
+        return []
+    verdicts: list[str] = card.verdicts
+    return verdicts if card.effective_at is None else [Verdict.UNDO.value]
+
+
+def find_voters[P](made: Iterable[tuple[str, P]], *, own_edits: bool) -> list[P]:
+    """Who has approved a card as it is now, from what was decided on it, oldest first: (verdict, by whom).
+
+    An edit begins anew, with whoever edited if they may approve that themselves.
+    """
+    votes: list[P] = []
+    for verdict, by in made:
+        match verdict:
+            case Verdict.EDIT:
+                votes = [by] if own_edits else []
+            case Verdict.APPROVE:
+                votes.append(by)
+            case Verdict.UNDO:
+                votes = votes[:-1]
+    return votes
 
 
 def _show_fact(shown: dict[str, Any], now: tuple[int, str, float | None, float] | None) -> FactShown:

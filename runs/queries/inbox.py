@@ -13,8 +13,10 @@ from runs.models import Approval, Attempt, Decision, Fact
 from runs.queries.clock import Now
 from runs.queries.lists import select_facts
 from runs.queries.paging import EVERY_AGENT, Page, Window, cut, within
-from runs.states import ApprovalKind, ApprovalState, FactState
+from runs.states import ApprovalKind, ApprovalState, FactState, Verdict
 
+# Whoever claimed a card and went away keeps nobody from it for longer.
+CLAIM_S = 900.0
 INBOX_SHOWN = 100
 EARLIER_SHOWN = 5
 # Earlier decisions are looked for among the newest cards: nobody decides by what was said years ago.
@@ -36,6 +38,8 @@ class InboxLine:
     expires_at: datetime | None
     closed_at: datetime | None
     verdict: str
+    claimed_by: str
+    replaces: int | None
     stale: int
     changed: int
 
@@ -81,6 +85,15 @@ class Try:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Behind:
+    """What waits as long as a card does: its run, which has to end by a moment, other open steps, and runs above it."""
+
+    must_end_at: datetime | None
+    steps: int
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class CardExtras:
     """`subject`: the fact that a card of kind fact is about. `key`: what the receiver was sent as its key."""
 
@@ -92,6 +105,7 @@ class CardExtras:
     earlier: list[Earlier]
     tries: list[Try]
     key: str
+    behind: Behind
 
 
 def list_pending(*, agents: Collection[str], kinds: Collection[str] = (), limit: int = INBOX_SHOWN) -> list[InboxLine]:
@@ -108,7 +122,7 @@ def list_decided(window: Window, *, agents: Collection[str]) -> Page[InboxLine]:
 
 
 def read_card_extras(card: int, *, agents: Collection[str]) -> CardExtras:
-    """What stands beside one card, in at most five queries."""
+    """What stands beside one card, in at most six queries."""
     found = Approval.objects.select_related("run", "key").annotate(now=Now()).get(pk=card)
     names = [str(shown.get("name")) for shown in found.facts]
     facts = {fact.name: fact for fact in _read_facts(Fact.objects.filter(run=found.run_id, name__in=names))}
@@ -122,7 +136,13 @@ def read_card_extras(card: int, *, agents: Collection[str]) -> CardExtras:
         earlier=_read_earlier(found, agents) if found.tool else [],
         tries=_read_tries(found),
         key=found.key.header if found.key else "",
+        behind=_read_behind(found),
     )
+
+
+def _read_behind(card: Approval) -> Behind:
+    row = sql.fetch_row(_BEHIND, {"run": card.run_id, "step": card.step_id})
+    return Behind(must_end_at=row[0], steps=row[1], runs=row[2])
 
 
 def _read_facts(rows: QuerySet[Fact]) -> list[FactNow]:
@@ -146,6 +166,7 @@ def _read_earlier(card: Approval, agents: Collection[str]) -> list[Earlier]:
     rows = Decision.objects.filter(
         approval__tool=card.tool, approval__kind=card.kind, approval__gt=card.pk - EARLIER_AMONG
     ).exclude(approval=card.pk)
+    rows = rows.exclude(verdict=Verdict.EXPLAIN)
     rows = within(rows, agents, "approval__run__agent").order_by("-pk")
     columns = rows.annotate(title=F("approval__title"), name=F("by__username"))[:EARLIER_SHOWN]
     return [
@@ -185,13 +206,25 @@ def _read_tries(card: Approval) -> list[Try]:
 
 
 def _given(agents: Collection[str]) -> dict[str, object]:
-    return {"all": EVERY_AGENT in agents, "agents": list(agents), "pending": ApprovalState.PENDING.value}
+    return {
+        "all": EVERY_AGENT in agents,
+        "agents": list(agents),
+        "pending": ApprovalState.PENDING.value,
+        "claim": CLAIM_S,
+    }
 
 
 def _show_line(row: tuple[Any, ...]) -> InboxLine:
     return InboxLine(**dict(zip(InboxLine.__dataclass_fields__, row, strict=True)))
 
 
+_BEHIND = """
+    SELECT least(r.deadline_at, r.expires_at),
+        (SELECT count(*) FROM runs_step s WHERE s.run_id = r.id AND s.ended_at IS NULL
+            AND s.id IS DISTINCT FROM %(step)s),
+        r.depth
+    FROM runs_run r WHERE r.id = %(run)s
+"""
 _USABLE = ", ".join(f"'{state}'" for state in (FactState.FRESH, FactState.AGEING))
 _STATE = (
     "lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, lw_now())"
@@ -201,9 +234,13 @@ _STATE = (
 # In the order of InboxLine.
 _PENDING = f"""
     SELECT a.id, a.kind, a.state, a.title, r.agent, a.run_id, a.tool, a.created_at, a.expires_at, a.closed_at,
-        a.verdict, n.stale, n.changed
+        a.verdict,
+        coalesce((SELECT u.username FROM auth_user u WHERE u.id = a.claimed_by_id
+            AND a.claimed_at > lw_now() - make_interval(secs => %(claim)s)), ''),
+        a.replaces_id, n.stale, n.changed
     FROM (SELECT a.* FROM runs_approval a JOIN runs_run r ON r.id = a.run_id
-        WHERE a.state = 'pending' AND a.kind = ANY(%(kinds)s) AND (%(all)s OR r.agent = ANY(%(agents)s))
+        WHERE a.state = 'pending' AND a.effective_at IS NULL AND a.kind = ANY(%(kinds)s)
+            AND (%(all)s OR r.agent = ANY(%(agents)s))
         ORDER BY a.expires_at, a.id LIMIT %(limit)s) a
     JOIN runs_run r ON r.id = a.run_id
     CROSS JOIN LATERAL (
@@ -215,9 +252,9 @@ _PENDING = f"""
 """
 _DECIDED = """
     SELECT a.id, a.kind, a.state, a.title, r.agent, a.run_id, a.tool, a.created_at, a.expires_at, a.closed_at,
-        a.verdict, 0, 0
+        a.verdict, '', a.replaces_id, 0, 0
     FROM runs_approval a JOIN runs_run r ON r.id = a.run_id
-    WHERE a.state <> %(pending)s AND (%(all)s OR r.agent = ANY(%(agents)s))
+    WHERE (a.state <> %(pending)s OR a.effective_at IS NOT NULL) AND (%(all)s OR r.agent = ANY(%(agents)s))
         AND (%(before)s::bigint IS NULL OR a.id < %(before)s)
     ORDER BY a.id DESC LIMIT %(limit)s
 """

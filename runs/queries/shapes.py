@@ -337,8 +337,33 @@ class DecisionRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Changed:
+    """What is different from the card that this one replaces. `what`: argument, fact or tool."""
+
+    what: str
+    name: str
+    old: Json
+    new: Json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """What a person asked the agent about its call; `text` is null until it has answered."""
+
+    question: str
+    by: str
+    at: str
+    text: str | None
+    answered_at: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ApprovalCard:
-    """A card that asks a person. `verdicts`: those that it allows now; none once it is closed."""
+    """A card that asks a person. `verdicts`: those that it allows now; none once it is closed.
+
+    `effective_at`: a decision is made, takes effect then, and can be undone until then. `needed`: how many different
+    people have to approve, and `approved_by` who has. `groups`: who is asked; none: everyone who may decide.
+    """
 
     id: int
     version: int
@@ -363,6 +388,17 @@ class ApprovalCard:
     on_expiry: str
     closed_at: datetime | None
     closed_because: str
+    effective_at: datetime | None
+    needed: int
+    approved_by: list[str]
+    groups: list[str]
+    escalate_to: list[str]
+    claimed_by: str
+    claimed_at: datetime | None
+    replaces: int | None
+    replaced_by: int | None
+    changes: list[Changed]
+    explained: list[Explained]
     decisions: list[DecisionRow]
 
 

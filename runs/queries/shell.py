@@ -37,7 +37,9 @@ class Shell:
 
 
 def read_shell(*, agents: Collection[str]) -> Shell:
-    pending = within(Approval.objects.filter(state=ApprovalState.PENDING), agents, "run__agent")
+    pending = within(
+        Approval.objects.filter(state=ApprovalState.PENDING, effective_at__isnull=True), agents, "run__agent"
+    )
     kinds = list(pending.values_list("kind", flat=True)[:COUNTED])
     switches = [
         Engaged(

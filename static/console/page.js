@@ -38,6 +38,18 @@ addEventListener("pageshow", (event) => {
   }
 });
 
+// A decision that can be undone: when its time is over, so is the button.
+for (const form of document.querySelectorAll("form.undo[data-until]")) {
+  const left = Date.parse(form.dataset.until) - Date.now() - ahead;
+  const say = form.querySelector("b");
+  const timer = setInterval(() => {
+    const seconds = Math.ceil((Date.parse(form.dataset.until) - Date.now() - ahead) / 1000);
+    if (seconds > 0) { say.textContent = `It takes effect in ${seconds} s.`; return; }
+    clearInterval(timer);
+    form.remove();
+  }, Math.min(1_000, Math.max(left, 100)));
+}
+
 // Dialogs, for browsers that do not know `command` yet.
 if (!("commandForElement" in HTMLButtonElement.prototype)) {
   addEventListener("click", (event) => {
@@ -104,6 +116,13 @@ addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.metaKey || event.ctrlKey) && field?.form) {
     const confirm = field.form.querySelector("button.primary[type=submit], button.solid[type=submit]");
     if (confirm) { event.preventDefault(); field.form.requestSubmit(confirm); }
+    return;
+  }
+  // From anywhere else on a card it confirms what the card's own large button says.
+  const card = document.querySelector("#decide-form");
+  if (event.key === "Enter" && (event.metaKey || event.ctrlKey) && card && !document.querySelector("dialog:modal")) {
+    const confirm = card.querySelector("button.primary[type=submit]");
+    if (confirm && !event.repeat) { event.preventDefault(); card.requestSubmit(confirm); }
     return;
   }
   if (field || event.metaKey || event.ctrlKey || event.altKey || document.querySelector("dialog:modal") || readKeysOff()) return;

@@ -28,6 +28,7 @@ from runs.agents import (
     Unsure,
     Verdict,
     above,
+    always,
     days,
     never,
     seconds,
@@ -98,6 +99,19 @@ def close_request(call: Call, request: str, outcome: str) -> Any:
     return shop(call).close_request(request, outcome)
 
 
+@tool(effect=Effect.IDEMPOTENT, identity=["request"], approval=always, rests_on=["order.{order}"], timeout=5)
+def note_request(call: Call, request: str, order: str) -> Any:
+    """Note something; harmless, and yet a person is asked."""
+    return shop(call).close_request(request, "noted")
+
+
+@tool(effect=Effect.KEYED, irreversible=True, identity=["order", "amount"], approval=always, people=2, timeout=5,
+      on_expiry="escalate", escalate_to=["managers"], valid_for=600)  # fmt: skip
+def pay_by_two(call: Call, order: str, amount: Decimal, memo: str = "") -> Any:
+    """Pay; two people have to approve it."""
+    return pay(call, order, amount, memo)
+
+
 @tool(effect=Effect.READ, attempts=3, backoff=0.05)
 def die(call: Call) -> None:
     """Kill the process it runs in."""
@@ -136,6 +150,8 @@ def linger(call: Call, for_s: float, heed: bool = True) -> Json:
 
 def follow(briefing: Briefing) -> list[Ask]:
     """The next round of the script: each call of the rounds before has its line in the log by now."""
+    if asked := [notice for notice in briefing.notices if notice["notice"] == "explain"]:
+        return [Ask(tool="explain", arguments={"text": f"You asked: {asked[-1]['question']}"})]
     told = sum(1 for line in briefing.log if "tool" in line)
     for calls in briefing.inputs.get("script", []):
         if told <= 0:
@@ -144,7 +160,20 @@ def follow(briefing: Briefing) -> list[Ask]:
     return [Ask(tool="finish", arguments={"outcome": "the script is over", "evidence": []})]
 
 
-TOOLS = [read_order, pay_keyed, pay_checkable, pay_once, close_request, die, fail, give, give_copy, linger]
+TOOLS = [
+    read_order,
+    pay_keyed,
+    pay_checkable,
+    pay_once,
+    pay_by_two,
+    note_request,
+    close_request,
+    die,
+    fail,
+    give,
+    give_copy,
+    linger,
+]
 
 scripted = Agent(
     name="scripted",
@@ -173,4 +202,25 @@ verified = Agent(
     max_age=days(1),
     recheck={"order.*": read_order},
     verify=accept,
+)
+
+
+def look_closely(tool: str, arguments: Any) -> str | None:
+    if arguments.get("outcome") == "raise":
+        raise SystemExit("no policy today")
+    return "the outcome is odd" if arguments.get("outcome") == "odd" else None
+
+
+guarded = Agent(
+    name="guarded",
+    instructions="Follows its script; every first use is seen by its own approvers.",
+    decide=follow,
+    tools=TOOLS,
+    facts={"order.*": seconds(60)},
+    budget=Budget(usd="1.00", steps=200),
+    max_age=days(1),
+    recheck={"order.*": read_order},
+    approvers=["finance"],
+    gate=look_closely,
+    ask_first_use=True,
 )

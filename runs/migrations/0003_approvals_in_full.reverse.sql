@@ -1,0 +1,1 @@
+DROP TRIGGER fixed_who ON runs_approval;
