@@ -14,7 +14,7 @@ from runs.journal import AGENT, RUNTIME, Actor, append, require_transaction
 from runs.models import Fact, Run
 from runs.models.fact import LONGEST_AGE_S
 from runs.sanitise import clean_json, clean_text
-from runs.states import CheckOutcome, FactState
+from runs.states import AGEING, CheckOutcome, FactState
 
 NAME_CHARS = 200
 # Of several states that bear on one fact, the first of these counts.
@@ -26,7 +26,6 @@ _WORST_FIRST = (
     FactState.AGEING,
     FactState.FRESH,
 )
-_AGEING = 0.8  # of its max age; as in lw_fact_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +317,7 @@ def _judge_with_parents(
             FactState.STALE
             if left_s <= 0
             else FactState.AGEING
-            if age_s >= fact.max_age_s * _AGEING
+            if age_s >= fact.max_age_s * AGEING
             else FactState.FRESH
         )
         state = min(fact.state, above.state, by_age, key=_WORST_FIRST.index)

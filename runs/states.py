@@ -226,6 +226,10 @@ APPROVAL_MOVES: dict[ApprovalState, frozenset[ApprovalState]] = {
 }
 
 
+AGEING = 0.8
+"""The share of its max age from which on a fact is called ageing; as in lw_fact_state."""
+
+
 class FactState(TextChoices):
     """Computed at the moment of asking by the database clock, never stored."""
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from console.display.evidence import Evidence, show_evidence, show_subject
-from console.display.figures import plural, write_ago, write_duration, write_moment
+from console.display.figures import plural, write_ago, write_duration
 from console.display.marks import APPROVAL, KIND, Mark
 from console.display.outside import Shown, show, show_title, show_value
 from console.display.waits import Until, say_on_expiry, say_until
@@ -100,7 +100,9 @@ class CardView:
     hidden: int
     digest: str
     evidence: list[Evidence]
+    evidence_title: str
     evidence_note: str
+    moves_s: float | None
     what_title: str
     warning: str
     because: Shown | None
@@ -143,9 +145,12 @@ def show_card(card: ApprovalCard, extras: CardExtras, tool: Tool | None, *, may_
     until = say_until(card.expires_at, now) if card.expires_at else None
     title = show_title(card.title)
     arguments = _arguments(card, tool)
-    evidence = [show_evidence(shown, extras.facts.get(shown.name), may_recheck) for shown in card.facts]
+    read_at = now if pending else None
+    evidence = [
+        show_evidence(shown, extras.facts.get(shown.name), may_recheck, read_at=read_at) for shown in card.facts
+    ]
     # Only what is decided once more by a person: a fact card's own fact is its subject, not its evidence.
-    subject = show_subject(extras.subject, may_recheck) if extras.subject else None
+    subject = show_subject(extras.subject, may_recheck, read_at=read_at) if extras.subject else None
     return CardView(
         id=card.id,
         version=card.version,
@@ -165,7 +170,9 @@ def show_card(card: ApprovalCard, extras: CardExtras, tool: Tool | None, *, may_
         hidden=sum(argument.value.hidden for argument in arguments),
         digest=card.digest[:16],
         evidence=evidence,
+        evidence_title="Evidence, with its age" if pending else "Evidence, with its age then",
         evidence_note=_note_evidence(evidence),
+        moves_s=min((fact.moves_s for fact in evidence if fact.moves_s is not None), default=None),
         what_title=_WHAT.get(card.state, "What was asked for"),
         warning=_warn(card, evidence),
         because=show_value(card.because) if card.because else None,
@@ -283,13 +290,11 @@ def _answers(card: ApprovalCard, extras: CardExtras, until: Until | None) -> lis
         answers.append(Answer(label="Why a person", words=show(card.why)))
     if card.state != ApprovalState.PENDING:
         closed = card.closed_at or card.created_at
-        answers.append(
-            Answer(label="Asked", words=f"{write_moment(card.created_at, now)}, {write_ago(card.created_at, now)} ago")
-        )
+        answers.append(Answer(label="Asked", at=card.created_at, since=card.created_at, words="ago"))
         answers.append(Answer(label="Closed after", words=write_ago(card.created_at, closed)))
         return answers
     whom = f"one of {', '.join(map(show, card.groups))}" if card.groups else "anyone who may decide"
-    answers.append(Answer(label="Waiting", words=f"{write_ago(card.created_at, now)}, for {whom}"))
+    answers.append(Answer(label="Waiting", since=card.created_at, words=f"for {whom}"))
     if card.needed > 1:
         given = f"; {', '.join(map(show, card.approved_by))} approved" if card.approved_by else ""
         left = card.needed - len(card.approved_by)
@@ -298,7 +303,7 @@ def _answers(card: ApprovalCard, extras: CardExtras, until: Until | None) -> lis
         answers.append(Answer(label="Expires", words="no time limit"))
         answers.append(Answer(label="Then", words="nothing: it waits until someone decides"))
     else:
-        answers.append(Answer(label="Expires", words=until.left, at=until.at, css="is-person" if until.soon else ""))
+        answers.append(Answer(label="Expires", at=until.at, until=until.at, css="is-person" if until.soon else ""))
         then = say_on_expiry(card.on_expiry, card.kind)
         if card.on_expiry == "escalate":
             then = f"it goes to {', '.join(map(show, card.escalate_to))}; nothing runs until someone decides"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from console.display.figures import plural, write_ago
+from console.display.figures import plural
 from console.display.marks import APPROVAL, KIND, Mark
 from console.display.outside import show, show_title
 from console.display.waits import say_until
@@ -18,10 +18,11 @@ class InboxItem:
     mark: Mark
     title: str
     where: str
-    left: str
+    until: datetime | None
     urgent: bool
     tags: list[Mark]
     note: str
+    since: datetime
 
 
 def show_item(line: InboxLine, now: datetime, *, irreversible: bool) -> InboxItem:
@@ -50,8 +51,9 @@ def show_item(line: InboxLine, now: datetime, *, irreversible: bool) -> InboxIte
         mark=KIND[line.kind],
         title=show_title(line.title),
         where=f"{line.agent} · run {line.run}",
-        left=until.left.removeprefix("in ") if until else "",
+        until=until.at if until else None,
         urgent=until.soon if until else False,
         tags=tags,
-        note=f"waits {write_ago(line.created_at, now)}" if pending else f"{write_ago(closed, now)} ago",
+        note="waits" if pending else "ago",
+        since=line.created_at if pending else closed,
     )

@@ -28,6 +28,8 @@ class Line:
     urgent: str
     after: str
     age: str
+    created_at: datetime
+    ended: bool
     spent: str
     changed_at: datetime
     changed: str
@@ -55,6 +57,8 @@ def show_line(line: RunLine, now: datetime) -> Line:
         urgent=urgent,
         after=after,
         age=write_ago(run.created_at, ended),
+        created_at=run.created_at,
+        ended=run.ended_at is not None,
         spent=write_usd(run.budget.spent.usd),
         changed_at=run.changed_at,
         changed="now" if (now - run.changed_at).total_seconds() < 1 else write_ago(run.changed_at, now),

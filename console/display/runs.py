@@ -27,9 +27,13 @@ MOST_WAITS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
+    """`running`: it goes on from so many seconds."""
+
     name: str
     css: str
     took: str
+    seconds: float
+    running: bool
     x: float
     width: float
 
@@ -75,6 +79,7 @@ class RunHead:
     clocks: list[Clock]
     clocks_label: str
     age: str
+    age_s: float
     max_age: str
     todo: list[Todo]
     limits: list[Limit]
@@ -106,7 +111,8 @@ def show_head(run: RunDetail, extras: RunExtras, *, may_stop: bool, may_decide: 
         why=why,
         clocks=clocks,
         clocks_label=", ".join(f"{clock.name.lower()} {clock.took}" for clock in clocks),
-        age=write_clock(sum(seconds for _, _, seconds in _clock_parts(run))),
+        age=write_clock(age_s := sum(seconds for _, _, seconds, _ in _clock_parts(run))),
+        age_s=age_s,
         max_age=_max_age(run),
         todo=_todo(run, extras),
         limits=_limits(run, extras),
@@ -169,25 +175,39 @@ def _max_age(run: RunDetail) -> str:
     return write_limit(round((run.expires_at - run.created_at).total_seconds())) if run.expires_at else ""
 
 
-def _clock_parts(run: RunDetail) -> list[tuple[str, str, float]]:
+def _clock_parts(run: RunDetail) -> list[tuple[str, str, float, bool]]:
     return [
-        ("Working", "a", run.clocks.working_s),
-        ("Queued", "b", run.clocks.queued_s),
-        ("On the world", "c", run.clocks.world_s),
-        ("On people", "d", run.clocks.people_s),
-        ("Paused or held", "e", run.clocks.held_s),
+        (word, css, getattr(run.clocks, name), run.clocks.running == name)
+        for word, css, name in (
+            ("Working", "a", "working_s"),
+            ("Queued", "b", "queued_s"),
+            ("On the world", "c", "world_s"),
+            ("On people", "d", "people_s"),
+            ("Paused or held", "e", "held_s"),
+        )
     ]
 
 
 def _clocks(run: RunDetail) -> list[Clock]:
     parts = _clock_parts(run)
-    whole = sum(seconds for _, _, seconds in parts)
+    whole = sum(seconds for _, _, seconds, _ in parts)
     clocks, before = [], 0.0
-    for name, css, seconds in parts:
+    for name, css, seconds, running in parts:
         # Whole seconds between two whole moments, so that the five add up to the age that stands beside them.
         took = write_clock(int(before + seconds) - int(before))
         x = percent(before, whole)
-        clocks.append(Clock(name=name, css=css, took=took, x=x, width=round(percent(before + seconds, whole) - x, 2)))
+        width = round(percent(before + seconds, whole) - x, 2)
+        clocks.append(
+            Clock(
+                name=name,
+                css=css,
+                took=took,
+                seconds=int(before + seconds) - int(before),
+                running=running,
+                x=x,
+                width=width,
+            )
+        )
         before += seconds
     return clocks
 

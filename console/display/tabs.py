@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from console.display.cards import say_outcome
 from console.display.evidence import USABLE
@@ -26,6 +26,7 @@ class FactLine:
     brief: str
     source: str
     age: str
+    since: datetime | None
     limit: str
     share: float
     gauge: str
@@ -57,6 +58,7 @@ def _show_fact(row: FactRow, uses: FactUses, now: datetime, may_recheck: bool) -
         brief=write_brief(row.value),
         source=_say_source(row),
         age="unknown" if row.age_s is None else write_duration(row.age_s),
+        since=None if row.age_s is None else now - timedelta(seconds=row.age_s),
         limit=f"of {write_limit(row.max_age_s)}",
         share=100.0 if row.age_s is None else percent(row.age_s, row.max_age_s),
         gauge=FACT_GAUGE.get(row.state, "high"),

@@ -14,11 +14,14 @@ from runs.states import RUN_FINAL, WAITS_ON_PEOPLE, ApprovalKind, RunState, Wait
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One of the answers under the sentence. `at`: the moment that it names, shown in bold before the words."""
+    """One of the answers under the sentence, in this order: the moment that it names, in bold; how long until then or
+    since then, which goes on by itself; the words."""
 
     label: str
-    words: str
+    words: str = ""
     at: datetime | None = None
+    until: datetime | None = None
+    since: datetime | None = None
     css: str = ""
 
 
@@ -49,7 +52,7 @@ def explain(run: RunDetail, extras: RunExtras, *, may_decide: bool) -> Why:
             sentence=show_sentence(run.why),
             answers=[
                 Answer(label="On whom", words="whoever resumes it"),
-                Answer(label="Paused", words=f"{write_ago(run.paused.at, now)} ago"),
+                Answer(label="Paused", since=run.paused.at, words="ago"),
                 _end_of_life(run, now),
                 Answer(
                     label="And then",
@@ -65,7 +68,7 @@ def explain(run: RunDetail, extras: RunExtras, *, may_decide: bool) -> Why:
             sentence=f"The switch for {_scope(run.held[0].by)} holds this run: {show(run.held[0].reason)}",
             answers=[
                 Answer(label="On whom", words="an operator who releases it"),
-                Answer(label="Held", words=write_ago(since, now) if since else "as soon as it would go on"),
+                Answer(label="Held", since=since, words="" if since else "as soon as it would go on"),
                 Answer(label="Until", words="it is released"),
                 Answer(label="And then", words="it goes on by itself"),
             ],
@@ -78,7 +81,7 @@ def explain(run: RunDetail, extras: RunExtras, *, may_decide: bool) -> Why:
 def _explain_end(run: RunDetail, now: datetime) -> Why:
     mark = mark_run(state=run.state, undrained=bool(run.in_flight))
     took = write_ago(run.created_at, run.ended_at) if run.ended_at else ""
-    answers = [Answer(label="Ended", words=f"{write_ago(run.ended_at, now)} ago" if run.ended_at else "now")]
+    answers = [Answer(label="Ended", since=run.ended_at, words="ago" if run.ended_at else "now")]
     answers.append(Answer(label="After", words=took))
     if run.in_flight:
         calls = ", ".join(f"step {i.step} {show(i.tool) or i.kind}" for i in run.in_flight[:3])
@@ -123,7 +126,7 @@ def _explain_wait(run: RunDetail, extras: RunExtras, may_decide: bool) -> Why:
     )
     answers = [
         Answer(label="On whom", words=say_whom(wait.on if wait else "", run.waiting_for)),
-        Answer(label="Waiting", words=write_ago(since, now)),
+        Answer(label="Waiting", since=since),
         _say_end(until, now, person=card is not None),
         Answer(label="And then", words=and_then),
     ]
@@ -184,7 +187,7 @@ def _explain_move(run: RunDetail, extras: RunExtras) -> Why:
             sentence=f"{show_sentence(run.why)} Nobody has taken it for {write_duration(overdue)}."
             if late
             else show_sentence(run.why),
-            answers=[Answer(label="On whom", words=words), Answer(label="Since", words=write_ago(run.changed_at, now))],
+            answers=[Answer(label="On whom", words=words), Answer(label="Since", since=run.changed_at)],
         )
     flight = run.in_flight[0]
     since = flight.began_at or flight.taken_at
@@ -192,7 +195,7 @@ def _explain_move(run: RunDetail, extras: RunExtras) -> Why:
         Answer(
             label="On whom", words=extras.holder or ("the gateway" if run.state == RunState.THINKING else "a worker")
         ),
-        Answer(label="Under way" if flight.began_at else "Taken", words=write_ago(since, now)),
+        Answer(label="Under way" if flight.began_at else "Taken", since=since),
         Answer(label="At most", words=write_duration(flight.timeout_s)),
         Answer(label="And then", words="it is tried again, or looked up" if flight.tool else "it is called again"),
     ]
@@ -205,7 +208,7 @@ def _say_end(until: datetime | None, now: datetime, *, person: bool) -> Answer:
     if until is None:
         return Answer(label="Until", words="no time limit")
     end = say_until(until, now)
-    return Answer(label="Until", words=end.left, at=until, css="is-person" if person and end.soon else "")
+    return Answer(label="Until", at=until, until=until, css="is-person" if person and end.soon else "")
 
 
 def _end_of_life(run: RunDetail, now: datetime) -> Answer:

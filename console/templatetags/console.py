@@ -1,7 +1,7 @@
 """Tags of the console's templates: icons, pills, times, gauges. They print marks; they decide nothing."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from django import template
@@ -11,6 +11,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from console.display import figures, outside
 from console.display.marks import Mark
+from console.display.waits import say_until
 from runs.agents import Json
 
 register = template.Library()
@@ -53,6 +54,18 @@ def ago(at: datetime, now: datetime) -> SafeString:
 
 
 @register.simple_tag
+def left(at: datetime, now: datetime) -> SafeString:
+    """How long until then: in 9 min; over."""
+    return _time(at, say_until(at, now).left, mark_safe(" data-left"))
+
+
+@register.simple_tag
+def counting(seconds: float, now: datetime, words: str) -> SafeString:
+    """A clock that goes on while the page is looked at, from so many seconds."""
+    return _time(now - timedelta(seconds=seconds), words, mark_safe(" data-clock"), title="")
+
+
+@register.simple_tag
 def moment(at: datetime, now: datetime) -> SafeString:
     return _time(at, figures.write_moment(at, now))
 
@@ -90,8 +103,13 @@ def usd(amount: object) -> str:
     return figures.write_usd(Decimal(str(amount)))
 
 
-def _time(at: datetime, words: str, more: str = "") -> SafeString:
+def _time(at: datetime, words: str, more: str = "", *, title: str | None = None) -> SafeString:
     at = at.astimezone(UTC)
+    title = figures.write_full(at) if title is None else title
     return format_html(
-        '<time datetime="{}" title="{}"{}>{}</time>', f"{at:%Y-%m-%dT%H:%M:%SZ}", figures.write_full(at), more, words
+        '<time datetime="{}"{}{}>{}</time>',
+        f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z",
+        format_html(' title="{}"', title) if title else "",
+        more,
+        words,
     )

@@ -44,6 +44,7 @@ REJECT_REASONS = (
 class Found:
     card: ApprovalCard
     view: CardView
+    now: datetime
 
 
 @require_safe
@@ -77,7 +78,7 @@ def show_list_panel(request: Reader) -> HttpResponse:
 @for_readers
 def show_evidence_panel(request: Reader, number: int) -> HttpResponse:
     found = _find(request, number)
-    return render(request, "approvals/evidence.html", {"card": found.view})
+    return render(request, "approvals/evidence.html", {"card": found.view, "now": found.now})
 
 
 @require_safe
@@ -217,7 +218,8 @@ def _find(request: Reader, number: int) -> Found:
         raise NotFound("approval", number)
     extras = read_card_extras(card.id, agents=request.rights.agents)
     may_recheck = request.rights.may(Action.RECHECK, card.agent)
-    return Found(card=card, view=show_card(card, extras, _tool_of(card.agent, card.tool), may_recheck=may_recheck))
+    view = show_card(card, extras, _tool_of(card.agent, card.tool), may_recheck=may_recheck)
+    return Found(card=card, view=view, now=extras.now)
 
 
 def _show(
@@ -266,6 +268,7 @@ def _describe_inbox(request: Reader, pending: list[InboxLine], *, current: int |
         "section": "doubts" if _kinds(request) == [ApprovalKind.VERDICT] else "approvals",
         "items": items,
         "urgent": sum(item.urgent for item in items),
+        "stale_in_s": min((line.stale_in_s for line in pending if line.stale_in_s is not None), default=None),
         "current": current,
         "kind": request.GET.get("kind", "") if _kinds(request) else "",
         "now": now,

@@ -47,7 +47,8 @@ def show_tab_panel(request: Reader, number: int, tab: str) -> HttpResponse:
     if tab not in TABS:
         raise NotFound("tab", tab)
     found = find(request, number)
-    context = {"run": found.run, "now": found.extras.now} | read_tab(request, found, tab)
+    context = {"run": found.run, "now": found.extras.now, "facts_move_s": found.extras.facts_move_s}
+    context |= read_tab(request, found, tab)
     return render(request, "runs/tab.html", context)
 
 
@@ -119,4 +120,4 @@ def _describe(request: Reader, found: Found) -> dict[str, Any]:
         may_stop=rights.may(Action.STOP, run.agent),
         may_decide=rights.may(Action.DECIDE, run.agent),
     )
-    return {"run": run, "head": head, "now": found.extras.now}
+    return {"run": run, "head": head, "now": found.extras.now, "facts_move_s": found.extras.facts_move_s}

@@ -15,6 +15,9 @@ from runs.queries.paging import Page, Window, cut, in_range, within
 from runs.queries.shapes import ApprovalCard, Changed, DecisionRow, Explained, FactShown
 from runs.states import ApprovalState, FactState, Verdict
 
+type Standing = tuple[int, str, float | None, float]
+"""Version, state, age in seconds, max age in seconds."""
+
 
 def find_approval(number: int, *, agents: Collection[str]) -> ApprovalCard | None:
     if not in_range(number):
@@ -66,24 +69,46 @@ def _show_all(rows: Any) -> list[ApprovalCard]:
     return [_show(card, standing, decided[card.pk]) for card in found]
 
 
-def _read_facts(cards: list[Any]) -> dict[tuple[int, str], tuple[int, str, float | None, float]]:
-    """(run, name) → (version, state, age in seconds, max age in seconds) of every fact that these cards show."""
-    names = {(card.run_id, str(fact.get("name"))) for card in cards for fact in card.facts}
-    if not names:
-        return {}
-    rows = sql.fetch_all(
-        "SELECT f.run_id, f.name, f.version, lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at,"
-        " f.contradicted_at, lw_now()), extract(epoch FROM lw_now() - f.verified_at)::float8, f.max_age_s"
-        " FROM runs_fact f JOIN unnest(%s::bigint[], %s::text[]) AS wanted(run_id, name)"
-        " ON f.run_id = wanted.run_id AND f.name = wanted.name",
-        [[run for run, _ in names], [name for _, name in names]],
-    )
-    return {(run, name): (version, state, age, max_age) for run, name, version, state, age, max_age in rows}
+def _read_facts(cards: list[Any]) -> dict[tuple[int, str], Standing]:
+    """(card, name) → how each fact that these cards show stands; for a card that is closed, how it stood then."""
+    found: dict[tuple[int, str], Standing] = {}
+    for statement, closed in ((_STANDS, False), (_STOOD, True)):
+        wanted = [
+            (card, str(fact.get("name")))
+            for card in cards
+            if (card.closed_at is not None) is closed
+            for fact in card.facts
+        ]
+        if wanted:
+            given = [[card.pk for card, _ in wanted], [name for _, name in wanted]]
+            found |= {(card, name): tuple(standing) for card, name, *standing in sql.fetch_all(statement, given)}
+    return found
+
+
+# card, name, version, state, age in seconds, max age in seconds
+_WANTED = """unnest(%s::bigint[], %s::text[]) AS wanted(card, name) JOIN runs_approval a ON a.id = wanted.card
+    JOIN runs_fact f ON f.run_id = a.run_id AND f.name = wanted.name"""
+_STANDS = f"""
+    SELECT wanted.card, f.name, f.version, lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at,
+        f.contradicted_at, lw_now()), extract(epoch FROM lw_now() - f.verified_at)::float8, f.max_age_s
+    FROM {_WANTED}
+"""
+_STOOD = f"""
+    SELECT wanted.card, f.name, v.version, lw_fact_state(v.observed_at, v.verified_at, f.max_age_s, NULL, NULL, a.closed_at),
+        extract(epoch FROM a.closed_at - v.verified_at)::float8, f.max_age_s
+    FROM {_WANTED}
+    CROSS JOIN LATERAL (
+        SELECT v.version, v.observed_at, greatest(v.observed_at, (
+            SELECT max(c.at) FROM runs_factcheck c
+            WHERE c.fact_id = f.id AND c.outcome = 'same' AND c.at BETWEEN v.recorded_at AND a.closed_at)) AS verified_at
+        FROM runs_factversion v WHERE v.fact_id = f.id AND v.recorded_at <= a.closed_at
+        ORDER BY v.version DESC LIMIT 1) v
+"""
 
 
 def _show(
     card: Any,
-    standing: dict[tuple[int, str], tuple[int, str, float | None, float]],
+    standing: dict[tuple[int, str], Standing],
     decisions: list[DecisionRow],
 ) -> ApprovalCard:
     return ApprovalCard(
@@ -100,7 +125,7 @@ def _show(
         tool=card.tool,
         arguments=card.arguments,
         digest=card.digest,
-        facts=[_show_fact(shown, standing.get((card.run_id, str(shown.get("name"))))) for shown in card.facts],
+        facts=[_show_fact(shown, standing.get((card.pk, str(shown.get("name"))))) for shown in card.facts],
         options=card.options,
         evidence=card.evidence,
         verdicts=_say_verdicts(card),
@@ -153,7 +178,7 @@ def find_voters[P](made: Iterable[tuple[str, P]], *, own_edits: bool) -> list[P]
     return votes
 
 
-def _show_fact(shown: dict[str, Any], now: tuple[int, str, float | None, float] | None) -> FactShown:
+def _show_fact(shown: dict[str, Any], now: Standing | None) -> FactShown:
     value: Json = shown.get("value")
     if now is None:
         state, age, max_age, changed = FactState.UNKNOWN.value, None, shown.get("max_age_s"), True

@@ -25,7 +25,7 @@ EARLIER_AMONG = 5_000
 
 @dataclass(frozen=True, kw_only=True)
 class InboxLine:
-    """A card in the list. `stale`, `changed`: of the facts that it shows, as they stand now."""
+    """A card in the list. `stale`, `changed`: of the facts that it shows, as they stand now; `stale_in_s`: when one more is."""
 
     id: int
     kind: str
@@ -42,6 +42,7 @@ class InboxLine:
     replaces: int | None
     stale: int
     changed: int
+    stale_in_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,8 +228,8 @@ _BEHIND = """
 """
 _USABLE = ", ".join(f"'{state}'" for state in (FactState.FRESH, FactState.AGEING))
 _STATE = (
-    "lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, lw_now())"
-    f" NOT IN ({_USABLE})"
+    "(lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, lw_now())"
+    f" NOT IN ({_USABLE}))"
 )
 
 # In the order of InboxLine.
@@ -237,7 +238,7 @@ _PENDING = f"""
         a.verdict,
         coalesce((SELECT u.username FROM auth_user u WHERE u.id = a.claimed_by_id
             AND a.claimed_at > lw_now() - make_interval(secs => %(claim)s)), ''),
-        a.replaces_id, n.stale, n.changed
+        a.replaces_id, n.stale, n.changed, n.stale_in_s
     FROM (SELECT a.* FROM runs_approval a JOIN runs_run r ON r.id = a.run_id
         WHERE a.state = 'pending' AND a.effective_at IS NULL AND a.kind = ANY(%(kinds)s)
             AND (%(all)s OR r.agent = ANY(%(agents)s))
@@ -245,14 +246,15 @@ _PENDING = f"""
     JOIN runs_run r ON r.id = a.run_id
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE {_STATE}) AS stale,
-            count(*) FILTER (WHERE f.version <> (shown ->> 'version')::int) AS changed
+            count(*) FILTER (WHERE f.version <> (shown ->> 'version')::int) AS changed,
+            (min(f.max_age_s - extract(epoch FROM lw_now() - f.verified_at)) FILTER (WHERE NOT {_STATE}))::float8 AS stale_in_s
         FROM jsonb_array_elements(a.facts) shown
         JOIN runs_fact f ON f.run_id = a.run_id AND f.name = shown ->> 'name') n
     ORDER BY a.expires_at, a.id
 """
 _DECIDED = """
     SELECT a.id, a.kind, a.state, a.title, r.agent, a.run_id, a.tool, a.created_at, a.expires_at, a.closed_at,
-        a.verdict, '', a.replaces_id, 0, 0
+        a.verdict, '', a.replaces_id, 0, 0, NULL::float8
     FROM runs_approval a JOIN runs_run r ON r.id = a.run_id
     WHERE (a.state <> %(pending)s OR a.effective_at IS NOT NULL) AND (%(all)s OR r.agent = ANY(%(agents)s))
         AND (%(before)s::bigint IS NULL OR a.id < %(before)s)

@@ -24,7 +24,10 @@ class OpenCard:
 
 @dataclass(frozen=True, kw_only=True)
 class RunExtras:
-    """`holder`: the process that holds the run now, as `kind on host`; empty for none."""
+    """`holder`: the process that holds the run now, as `kind on host`; empty for none.
+
+    `facts_move_s`: in how many seconds a fact of the run is called otherwise, by its age alone; None when none will be.
+    """
 
     now: datetime
     cards: list[OpenCard]
@@ -34,13 +37,14 @@ class RunExtras:
     estimated_tokens: int
     failures: int
     holder: str
+    facts_move_s: float | None
 
 
 def read_run_extras(run: int) -> RunExtras:
     """In three queries."""
     cards = [OpenCard(**dict(zip(OpenCard.__dataclass_fields__, row, strict=True))) for row in _rows(_CARDS, run)]
     work = _rows(_WORK, run)
-    now, closed, usd, tokens, failures, holder = sql.fetch_row(_FIGURES, {"run": run})
+    now, closed, usd, tokens, failures, holder, facts_move_s = sql.fetch_row(_FIGURES, {"run": run})
     return RunExtras(
         now=now,
         cards=cards,
@@ -50,6 +54,7 @@ def read_run_extras(run: int) -> RunExtras:
         estimated_tokens=tokens,
         failures=failures,
         holder=holder or "",
+        facts_move_s=facts_move_s,
     )
 
 
@@ -72,5 +77,9 @@ _FIGURES = """
             WHERE budget_id = %(run)s AND estimated AND kind = 'settle'),
         (SELECT count(DISTINCT step_id) FROM runs_attempt
             WHERE run_id = %(run)s AND outcome NOT IN ('open', 'done', 'not_begun', 'proved')),
-        (SELECT p.kind || ' on ' || p.host FROM runs_process p JOIN runs_run r ON r.holder = p.id WHERE r.id = %(run)s)
+        (SELECT p.kind || ' on ' || p.host FROM runs_process p JOIN runs_run r ON r.holder = p.id WHERE r.id = %(run)s),
+        (SELECT min(share * max_age_s - extract(epoch FROM lw_clock() - verified_at))::float8
+            FROM runs_fact, unnest(ARRAY[0.8, 1.0]::float8[]) share
+            WHERE run_id = %(run)s AND contradicted_at IS NULL AND verified_at <= lw_clock() AND isfinite(verified_at)
+                AND share * max_age_s > extract(epoch FROM lw_clock() - verified_at))
 """

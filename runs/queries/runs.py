@@ -43,6 +43,7 @@ GOAL_IN_LIST = 300
 # A search by text reads no more than the newest runs: whoever looks for an older one names it or its agent.
 SEARCHED = 100_000
 _BODIES = ("goal", "constraints", "inputs", "outcome")
+_CLOCKS = ("working_s", "queued_s", "world_s", "people_s", "held_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +154,8 @@ def read_clocks(run: Run, now: datetime) -> Clocks:
         running = "people_s" if run.waiting_for in WAITS_ON_PEOPLE else "world_s"
     else:
         running = "working_s"
-    names = Clocks.__dataclass_fields__
-    return Clocks(**{n: round(getattr(run, n) + (passed if n == running else 0.0), 3) for n in names})
+    read = {n: round(getattr(run, n) + (passed if n == running else 0.0), 3) for n in _CLOCKS}
+    return Clocks(**read, running=running)
 
 
 def _narrow(wanted: RunFilter, agents: Collection[str]) -> QuerySet[Run]:

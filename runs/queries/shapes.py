@@ -13,13 +13,15 @@ from runs.agents import Json
 
 @dataclass(frozen=True, kw_only=True)
 class Clocks:
-    """The five clocks in seconds, up to the moment of reading; they add up to the run's age."""
+    """The five clocks in seconds, up to the moment of reading; they add up to the run's age. `running`: the one that
+    goes on; empty when the run has ended."""
 
     working_s: float
     queued_s: float
     world_s: float
     people_s: float
     held_s: float
+    running: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,7 +311,7 @@ class JournalRow:
 
 @dataclass(frozen=True, kw_only=True)
 class FactShown:
-    """A fact that an approval rests on: the value that is shown, and how that fact stands now.
+    """A fact that an approval rests on: the value that is shown, and how that fact stands now, or stood when it was closed.
 
     `changed`: its source says something else than what is shown, so the approval will not be used as it is.
     """

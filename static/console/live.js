@@ -2,13 +2,14 @@
 // `live:TOPIC`, and `live:resync` when anything may have moved. <html data-live> and the chip say how true the page is.
 const root = document.documentElement;
 const chip = document.getElementById("live-chip");
-const [POLL_MS, AGAIN_MS, SLOWEST_MS] = [10_000, 5_000, 3_000];
+const [POLL_MS, AGAIN_MS, SLOWEST_MS, OLDEST_MS] = [10_000, 5_000, 3_000, 30_000];
 const WORDS = { // and the icon, where there is no dot
   live: ["Live"], reconnecting: ["Reconnecting…"], polling: ["Every 10 s", "refresh"], degraded: ["Degraded", "stale"],
   paused: ["Paused", "paused"], "signed-out": ["Signed out", "lock"],
 };
 const tabs = new BroadcastChannel("live");
 const held = new Set(); // panels that wait until nothing in them is selected
+const due = new WeakMap(); // when each panel is fetched although nothing happened
 let link = "reconnecting"; // or live, degraded, paused, signed-out
 let polled = false; // without a stream, the last panel that was fetched came
 let missed = false; // there was a gap that the cursor may not cover
@@ -93,6 +94,7 @@ function fetched({ detail: { ctx } }) {
   const came = ctx?.response?.status < 400;
   if (ctx?.response?.status === 401) return signOut();
   if (!isPanel(ctx)) return;
+  due.delete(ctx.sourceElement);
   polled = came && link === "reconnecting";
   if (came) newsAt = Date.now();
   else if (link === "live") again ||= setTimeout(() => { again = 0; tell("resync"); }, AGAIN_MS);
@@ -106,6 +108,17 @@ function thaw() {
   const freed = [...held].filter((panel) => !isSelecting(panel) && held.delete(panel));
   if (freed.length) { show(); tell("resync"); }
 }
+// What changes by time alone: a panel says in how many seconds (data-live-in); none is left to grow old.
+function age() {
+  if (link !== "live") return;
+  for (const panel of document.querySelectorAll("[hx-trigger*='live:again']")) {
+    const seconds = panel.querySelector("[data-live-in]")?.dataset.liveIn ?? Infinity;
+    if (!due.has(panel)) due.set(panel, Date.now() + Math.min(seconds * 1000, OLDEST_MS));
+    if (due.get(panel) > Date.now()) continue;
+    due.set(panel, Date.now() + OLDEST_MS);
+    panel.dispatchEvent(new CustomEvent("live:again"));
+  }
+}
 
 if (root.dataset.liveSrc) {
   for (const name of ["htmx:after:request", "htmx:error"]) document.addEventListener(name, fetched);
@@ -116,7 +129,7 @@ if (root.dataset.liveSrc) {
   addEventListener("pageshow", ({ persisted }) => persisted && open());
   addEventListener("online", open);
   tabs.onmessage = () => link === "signed-out" && open();
-  setInterval(show, 1_000);
+  setInterval(() => { show(); age(); }, 1_000);
   setInterval(() => ["reconnecting", "degraded"].includes(link) && tell("resync"), POLL_MS);
   open();
 }

@@ -13,14 +13,31 @@ function writeDuration(seconds) {
   return minutes ? `${minutes} min` : `${whole} s`;
 }
 
-if (clock) {
-  setInterval(() => {
-    const now = Date.now() + ahead;
-    for (const time of document.querySelectorAll("time[data-ago]")) {
-      time.textContent = writeDuration((now - Date.parse(time.dateTime)) / 1000);
-    }
-  }, 15_000);
+function writeClock(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60), whole % 60];
+  const [mm, ss] = [minutes, rest].map((part) => String(part).padStart(2, "0"));
+  if (hours) return `${hours} h ${mm} min ${ss} s`;
+  return minutes ? `${minutes} min ${ss} s` : `${rest} s`;
 }
+
+function writeTime(time, now) {
+  const passed = (now - Date.parse(time.dateTime)) / 1000;
+  if ("left" in time.dataset) return passed < 0 ? `in ${writeDuration(-passed)}` : "over";
+  return "clock" in time.dataset ? writeClock(passed) : writeDuration(passed);
+}
+
+function tick() {
+  const now = Date.now() + ahead;
+  for (const time of document.querySelectorAll("time[data-ago], time[data-left], time[data-clock]")) {
+    const words = writeTime(time, now);
+    if (time.textContent !== words) time.textContent = words;
+  }
+  const [, weekday, day, month, , hms] = new Date(now).toUTCString().match(/(\w+), (\d+) (\w+) (\d+) ([\d:]+)/);
+  clock.textContent = `${weekday} ${+day} ${month} ${hms} UTC`;
+}
+
+if (clock) setInterval(tick, 1_000);
 
 // Forms -------------------------------------------------------------------------------------------
 // One press, one request. The server would refuse a second; the button says that the first is under way.

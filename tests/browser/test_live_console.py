@@ -11,7 +11,7 @@ from runs import notify, operations
 from runs.access import Role
 from runs.approvals import Said
 from runs.states import Verdict
-from tests import situations
+from tests import page_situations, situations
 from tests.browser.browsing import Browsing
 from tests.browser.test_live_pages import AWAY, RECOVERED_S, expect_state
 from tests.people import make_person
@@ -109,3 +109,21 @@ def test_the_bar_that_says_signed_out_is_seen_when_one_is(browsing: Browsing, as
     anna.save()
     expect_state(page, "signed-out")
     expect(bar).to_be_visible()
+
+
+def test_on_a_quiet_page_ages_go_on_and_a_fact_becomes_stale_by_itself(browsing: Browsing, anna: User) -> None:
+    run = situations.start(anna)
+    fact = page_situations.record_fact(run, max_age_s=4.0)
+    page = browsing.open(f"/runs/{run.pk}?tab=facts", user=anna)
+    expect_state(page, "live")
+    line = page.locator(f"#fact-{fact.pk}")
+    expect(line.locator(".pill")).to_have_text("Fresh")
+    expect(line.locator("time:visible")).to_have_text("2 s")
+    # Nothing happens to the run, and nobody reloads.
+    expect(line.locator(".pill")).to_have_text("Stale", timeout=10_000)
+    expect(page.locator("#run-head")).to_contain_text("1 fact not fresh")
+    expect(page.locator("#run-tab nav .count")).to_have_text("1")
+    clock, total = page.locator("#clock"), page.locator(".clock-total time")
+    shown = clock.inner_text(), total.inner_text()
+    expect(clock).not_to_have_text(shown[0])
+    expect(total).not_to_have_text(shown[1])
