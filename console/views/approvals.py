@@ -50,11 +50,11 @@ class Found:
 @require_safe
 @for_readers
 def show_inbox(request: Reader) -> HttpResponse:
-    """What is to be decided, with the first card open; or what was decided."""
+    """What is to be decided, with the first card open or, on a phone with `?list=1`, by itself; or what was decided."""
     if request.GET.get("state") == "decided":
         return _show_decided(request)
     pending = list_pending(agents=request.rights.agents, kinds=_kinds(request))
-    if not pending:
+    if not pending or request.GET.get("list"):
         return render(request, "approvals/inbox.html", _describe_inbox(request, pending, current=None))
     return _show(request, _find(request, pending[0].id), pending, is_inbox=True)
 
@@ -71,7 +71,7 @@ def show_list_panel(request: Reader) -> HttpResponse:
     current = request.GET.get("current", "")
     pending = list_pending(agents=request.rights.agents, kinds=_kinds(request))
     number = int(current) if current.isascii() and current.isdecimal() else None
-    return render(request, "approvals/list.html", _describe_inbox(request, pending, current=number))
+    return render(request, "approvals/list.html", _describe_inbox(request, pending, current=number) | {"panel": True})
 
 
 @require_safe

@@ -33,7 +33,7 @@ def show_home(request: HttpRequest) -> HttpResponse:
 @require_safe
 @for_readers
 def show_panel(request: Reader) -> HttpResponse:
-    return render(request, "home/panel.html", _describe(request))
+    return render(request, "home/panel.html", _describe(request) | {"panel": True})
 
 
 @require_POST

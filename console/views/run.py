@@ -32,7 +32,7 @@ def show_run(request: Reader, number: int) -> HttpResponse:
 @require_safe
 @for_readers
 def show_head_panel(request: Reader, number: int) -> HttpResponse:
-    return render(request, "runs/head.html", _describe(request, find(request, number)))
+    return render(request, "runs/head.html", _describe(request, find(request, number)) | {"panel": True})
 
 
 @require_safe

@@ -108,7 +108,12 @@ def _facts(request: Reader, found: Found) -> dict[str, Any]:
     agent = get_agents().get(found.run.agent)
     checkable = frozenset(row.id for row in page.items if agent and _can_check(agent, row))
     lines = tabs.show_facts(page.items, uses, found.extras.now, may_recheck=may_recheck, checkable=checkable)
-    return {"lines": lines, "next": page.next, "is_first": window.after is None}
+    return {
+        "lines": lines,
+        "next": page.next,
+        "is_first": window.after is None,
+        "facts_url": f"{reverse('run', args=[found.run.id])}?tab=facts",
+    }
 
 
 def _can_check(agent: Any, row: queries.FactRow) -> bool:

@@ -63,7 +63,11 @@ def show_rows(request: Reader) -> HttpResponse:
     if not request.GET.get("after"):
         newer = count_newer(wanted.as_query(), shown, agents=request.rights.agents, most=PAGE)
     now = clock.now()
+    counts = count_runs(agents=request.rights.agents)
     context = {
+        "panel": True,
+        "counts": counts,
+        "views": list_views(counts, wanted),
         "lines": [show_line(line, now) for line in lines],
         "newer": newer,
         "most": PAGE,
