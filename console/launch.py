@@ -21,6 +21,7 @@ from django.db import connections
 from console.databases import read_database_url
 from console.env import process_environment
 from console.postgres import EmbeddedServer, embedded_server
+from console.running import Running, running_file
 from runs.clerk import Clerk
 from runs.supervise import Exit, ProcessStat
 from runs.supervisor import Program, Supervisor
@@ -46,17 +47,6 @@ class Prepared:
     operator: str | None = None
     password: str | None = None
     sign_in_token: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Running:
-    """An installation that runs on a data folder, as it said so itself."""
-
-    pid: int
-    url: str
-    database_url: str
-    shop_url: str | None
-    rehearsal: bool
 
 
 @dataclass(kw_only=True)
@@ -196,7 +186,7 @@ class Launch:
     def stop(self) -> None:
         """Stop all in order, the database last."""
         if self._hold is not None:
-            _running_file(self.data_dir).unlink(missing_ok=True)
+            running_file(self.data_dir).unlink(missing_ok=True)
         for names in STOP_ORDER:
             self._supervisor.stop(*names)
         self._supervisor.bury_rest(timeout_s=2.0)
@@ -266,7 +256,7 @@ class Launch:
             shop_url=self.shop_url,
             rehearsal=self.rehearsal,
         )
-        path = _running_file(self.data_dir)
+        path = running_file(self.data_dir)
         # Not there at all, or whole: and, since an address may hold a password, for its owner only.
         with os.fdopen(
             os.open(made := path.with_suffix(".new"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
@@ -318,23 +308,6 @@ class Launch:
             return str(error) or type(error).__name__
         finally:
             connection.close()
-
-
-def find_running(data_dir: Path) -> Running | None:
-    """The installation that runs on a data folder now; None also when it has not started everything yet."""
-    try:
-        with (data_dir / "up.lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        with suppress(OSError, ValueError, TypeError):
-            return Running(**json.loads(_running_file(data_dir).read_text()))
-    except OSError:
-        return None
-    return None
-
-
-def _running_file(data_dir: Path) -> Path:
-    return data_dir / "up.json"
 
 
 def _hold_folder(data_dir: Path) -> int:

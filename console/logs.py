@@ -19,3 +19,11 @@ class OneLine(logging.Formatter):
             character if character.isprintable() else "\\n" if character == "\n" else f"\\x{ord(character):02x}"
             for character in super().format(record)
         )
+
+
+class WithoutReadiness(logging.Filter):
+    """Drops what Django writes of a 503 to the question whether all is ready: whoever asks it reads the answer."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        path = getattr(getattr(record, "request", None), "path", "")
+        return not (path.endswith("/health/ready") and getattr(record, "status_code", 0) == 503)

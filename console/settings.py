@@ -13,6 +13,7 @@ from django.utils.csp import CSP
 from console.databases import read_database_url
 from console.env import process_environment as env
 from console.keyfile import read_or_make_secret_key
+from console.running import find_running
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 LOOPBACK_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
@@ -20,7 +21,9 @@ LOOPBACK_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 # Longwatch -------------------------------------------------------------------------------------------
 
 DATA_DIR = env.read_folder("LONGWATCH_DATA", BASE_DIR / ".data")
-PUBLIC_URL = env.read_url("LONGWATCH_URL", "http://127.0.0.1:8000")
+# What `up` runs on this data folder says where it is, whatever port it was given.
+_RUNNING = find_running(DATA_DIR)
+PUBLIC_URL = env.read_url("LONGWATCH_URL", _RUNNING.url if _RUNNING else "http://127.0.0.1:8000")
 ANTHROPIC_API_KEY = env.read_optional("ANTHROPIC_API_KEY")
 ANTHROPIC_BASE_URL = env.read_optional_url("ANTHROPIC_BASE_URL")
 ENVIRONMENT = env.read_text("LONGWATCH_ENVIRONMENT", "production" if ANTHROPIC_API_KEY else "rehearsal")
@@ -110,6 +113,7 @@ LANGUAGE_CODE = "en"
 USE_I18N = False
 USE_TZ = True
 TIME_ZONE = "UTC"
+DATETIME_FORMAT = "Y-m-d H:i:s T"  # in the admin; the pages write their own
 
 # WhiteNoise serves straight from static/ and the apps: there is no collecting step to forget after an update.
 STATIC_URL = "static/"
@@ -186,7 +190,8 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"()": "console.logs.OneLine"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"without_readiness": {"()": "console.logs.WithoutReadiness"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["without_readiness"]}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {
         "django": {"handlers": [], "propagate": True},

@@ -10,7 +10,7 @@ from typing import Any, cast
 from django import forms
 
 from runs.agents import Json
-from runs.operations import Start
+from runs.operations import GOAL_CHARS, Start
 from runs.sanitise import clean_text
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhd])")
@@ -22,12 +22,12 @@ class StartForm(forms.Form):
     """Limits that are left empty are the agent's own."""
 
     agent = forms.ChoiceField()
-    goal = forms.CharField(max_length=20_000, strip=True)
+    goal = forms.CharField(max_length=GOAL_CHARS, strip=True)
     inputs = forms.CharField(required=False, max_length=100_000)
     constraints = forms.CharField(required=False, max_length=100_000)
     usd = forms.DecimalField(required=False, min_value=Decimal(0), max_digits=20, decimal_places=10)
     tokens = forms.IntegerField(required=False, min_value=0, max_value=2**63 - 1)
-    steps = forms.IntegerField(required=False, min_value=0, max_value=2**63 - 1)
+    steps = forms.IntegerField(required=False, min_value=1, max_value=2**63 - 1)
     max_age = forms.CharField(required=False, max_length=40)
     labels = forms.CharField(required=False, max_length=10_000)
     # The same form sent twice starts one run.

@@ -6,7 +6,7 @@ run which slept for two days still shows what it did.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from console.display.figures import write_duration, write_moment, write_took, write_usd
 from console.display.marks import STEP, Mark
@@ -18,7 +18,8 @@ from runs.states import AttemptOutcome, StepKind, StepState
 GAP_WIDTH = 4.5
 MOST_GAPS = 6
 LEAST_WIDTH = 0.35
-LABEL_ROOM = 9.0
+CHARACTER = 1.8
+"""The width of a character of a label, in percent of the narrowest lane that has labels."""
 AHEAD = 5.0
 """Room to the right of now, for what an open wait still has."""
 
@@ -149,20 +150,38 @@ class _Scale:
         ]
 
     def write_labels(self, now: datetime, ended: bool) -> list[Label]:
+        """When each stretch begins, and how long each cut is, right before its end; none over another."""
         labels, free = [], 0.0
-        limit = 100.0 if ended else self.right - LABEL_ROOM
+        limit = 100.0 if ended else self.right - CHARACTER
         for piece in self._pieces:
             if piece.cut:
-                middle, text = piece.x + piece.width / 2, write_duration(piece.end - piece.start)
-                labels.append(Label(css="between", x=f"{middle:.2f}%", text=text, anchor="middle"))
-                free = max(free, middle + LABEL_ROOM / 2)
-            elif piece.width > 2 and piece.x >= free and piece.x < limit:
-                at = self._zero + timedelta(seconds=piece.start)
-                labels.append(Label(css="", x=f"{piece.x:.2f}%", text=write_moment(at, now)))
-                free = piece.x + LABEL_ROOM
+                text, end = _write_gap(piece.end - piece.start), piece.x + piece.width
+                if end - CHARACTER * len(text) >= free:
+                    labels.append(Label(css="between", x=f"{end:.2f}%", text=text, anchor="end"))
+                    free = end
+            elif piece.width > 2 and piece.x >= free:
+                text = self._write_begin(self._zero + timedelta(seconds=piece.start), now)
+                end = piece.x + CHARACTER * (len(text) + 1)
+                if end <= limit:
+                    labels.append(Label(css="", x=f"{piece.x + CHARACTER / 2:.2f}%", text=text))
+                    free = end
         if not ended:
             labels.append(Label(css="now-label", x=f"{self.right + 0.7:.2f}%", text="now"))
         return labels
+
+    def _write_begin(self, at: datetime, now: datetime) -> str:
+        """As short as it can be: seconds where the whole is minutes, and the day where it is not today's."""
+        at, now = at.astimezone(UTC), now.astimezone(UTC)
+        if self._pieces[-1].end < 900 and at.date() == now.date():
+            return f"{at:%H:%M:%S}"
+        if at.date() == now.date():
+            return f"{at:%H:%M}"
+        return f"{at:%a %H:%M}" if (now - at).days < 6 else f"{at.day} {at:%b %H:%M}"
+
+
+def _write_gap(seconds: float) -> str:
+    text = write_duration(seconds)
+    return text.removesuffix(" min") if " h " in text else text
 
 
 def _find_gaps(busy: list[tuple[float, float]], end: float) -> list[tuple[float, float]]:
@@ -191,9 +210,9 @@ def _busy(steps: Iterable[TimelineStep], now: datetime) -> list[tuple[float, flo
 
 
 def _draw_row(step: TimelineStep, scale: _Scale, now: datetime, order: Sequence[str]) -> Row:
-    over = step.ended_at or now
-    took = (over - step.created_at).total_seconds()
-    when = f"{write_moment(step.created_at, now)} to {write_moment(over, now) if step.ended_at else 'now'}"
+    began, over = _find_begin(step), step.ended_at or now
+    took = (over - began).total_seconds()
+    when = f"{write_moment(began, now)} to {write_moment(over, now) if step.ended_at else 'now'}"
     return Row(
         number=step.number,
         name=show(step.tool) or step.kind,
@@ -206,6 +225,13 @@ def _draw_row(step: TimelineStep, scale: _Scale, now: datetime, order: Sequence[
         open=step.ended_at is None,
         error=show(step.error) if step.state != StepState.DONE else "",
     )
+
+
+def _find_begin(step: TimelineStep) -> datetime:
+    """When it was first worked on or asked about: what was planned together is done one after the other."""
+    firsts = [step.attempts[0].taken_at] if step.attempts else []
+    firsts += [step.cards[0].created_at] if step.cards else []
+    return min(firsts, default=step.created_at)
 
 
 def _say_what(step: TimelineStep, order: Sequence[str]) -> str:

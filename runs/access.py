@@ -43,6 +43,18 @@ class Action(StrEnum):
     ACCESS = "change access"  # tokens, and which group sees which agent
 
 
+_PHRASES: dict[Action, str] = {
+    Action.VIEW: "look at this",
+    Action.START: "start a run here",
+    Action.STOP: "stop, pause or resume a run here",
+    Action.DECIDE: "decide here",
+    Action.BUDGET: "change a budget here",
+    Action.SWITCH: "use a switch here",
+    Action.RECHECK: "have a fact checked again here",
+    Action.EVENT: "deliver an event here",
+    Action.ACCESS: "change access here",
+}
+
 MAY: dict[Role, frozenset[Action]] = {
     Role.VIEWER: frozenset({Action.VIEW}),
     Role.OPERATOR: frozenset(
@@ -101,7 +113,9 @@ def require(user: AbstractBaseUser, action: Action, agent: str | None = None) ->
     """Raises: Forbidden, naming the roles that may."""
     if not may(user, action, agent):
         roles = ", ".join(role for role in Role if action in MAY[role])
-        raise Forbidden(f"You may not {action} here.", remedy=f"It takes one of the roles {roles}, for this agent.")
+        raise Forbidden(
+            f"You may not {_PHRASES[action]}.", remedy=f"It takes one of the roles {roles}, for this agent."
+        )
 
 
 def visible_agents(user: AbstractBaseUser) -> set[str]:

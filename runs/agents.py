@@ -441,13 +441,16 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Agent:
-    """An agent. `facts` maps a name pattern to a max age in seconds; the longest pattern that fits wins."""
+    """An agent. `facts` maps a name pattern to a max age in seconds; the longest pattern that fits wins. `inputs` says
+    for people what a run of it is given, by name.
+    """
 
     name: str
     instructions: str
     tools: Sequence[Tool] = ()
     model: str = ""
     decide: Callable[[Briefing], list[Ask]] | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
     constraints: Sequence[str] = ()
     facts: Mapping[str, float] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)

@@ -143,7 +143,7 @@ def check(approval: Approval, said: Said) -> None:
         raise AnotherVersion(approval.pk, said.version, approval.version)
     if said.verdict not in approval.verdicts:
         raise Malformed(
-            f"{said.verdict!r} is no verdict of approval {approval.pk}.",
+            f"Approval {approval.pk} cannot be decided with {said.verdict}.",
             remedy=f"It allows: {', '.join(approval.verdicts)}.",
         )
 

@@ -13,6 +13,7 @@ from runs import (
     agents,
     approvals,
     budgets,
+    clock,
     course,
     events,
     facts,
@@ -53,6 +54,8 @@ from runs.states import (
     Verdict,
     WaitingFor,
 )
+
+GOAL_CHARS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -478,6 +481,17 @@ def create_child(
 def _create(start: Start, agent: agents.Agent, *, actor: Actor, parent: Run | None = None) -> Run:
     if not start.goal.strip():
         raise Malformed("A run needs a goal.", remedy="Say in a sentence what it should reach.")
+    if len(start.goal) > GOAL_CHARS:
+        raise Malformed(
+            f"The goal has {len(start.goal):,} characters, and may have {GOAL_CHARS:,}.",
+            remedy="Say what to reach; give the rest as inputs or constraints.",
+        )
+    if start.steps == 0:
+        raise Malformed("A run without a step can do nothing.", remedy="Allow at least 1 step.")
+    if start.deadline_at is not None and start.deadline_at <= clock.now():
+        raise Malformed(
+            f"The deadline {start.deadline_at:%Y-%m-%d %H:%M:%S %Z} has passed already.", remedy="Name one ahead."
+        )
     for name, wanted in (("tokens", start.tokens), ("steps", start.steps), ("working_s", start.working_s)):
         _check_amount(name, wanted)
     _check_amount("max_age_s", start.max_age_s)

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -116,10 +116,14 @@ def manage(database_url: str, tmp_path: Path) -> Manage:
     """Run `manage.py` as a process of its own against the test database, with a data folder of its own."""
 
     def run(
-        *arguments: str, env: dict[str, str] | None = None, text: str = "", timeout: float = 60.0
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        text: str = "",
+        timeout: float = 60.0,
+        program: Sequence[str] = (),
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-W", "error", str(PROJECT / "manage.py"), *arguments],
+            [*program, sys.executable, "-W", "error", str(PROJECT / "manage.py"), *arguments],
             cwd=PROJECT,
             env=os.environ | {"DATABASE_URL": database_url, "LONGWATCH_DATA": str(tmp_path / "data")} | (env or {}),
             input=text,

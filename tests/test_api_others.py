@@ -157,6 +157,11 @@ def test_the_schema_names_every_call_and_the_docs_show_it() -> None:
     ]:
         assert (path, method) in calls
     assert "why" in schema["components"]["schemas"]["RunDetail"]["properties"]
+    for methods in schema["paths"].values():
+        for call in methods.values():
+            for parameter in call.get("parameters", []):
+                assert parameter["name"], call["summary"]
+                assert parameter["in"] == "path" or not parameter.get("required"), call["summary"]
     page = Client().get("/api/v1/docs")
     text = page.content.decode()
     assert "POST /api/v1/approvals/{approval}/decision" in text

@@ -390,3 +390,14 @@ def test_reading_takes_the_same_number_of_queries_however_much_there_is(operator
     first = count()
     assert count() == first
     assert max(first) <= 7
+
+
+def test_the_briefing_is_a_page_with_one_item_and_stands_beside_it(operator: User) -> None:
+    api = api_of(operator)
+    run = situations.start(operator)
+    page = api.get(f"/runs/{run.pk}/briefing").json()
+    assert page["next"] is None
+    (briefing,) = page["items"]
+    assert briefing["goal"] == "Work off batch b1"
+    assert {name: page[name] for name in briefing if name != "now"} == {n: v for n, v in briefing.items() if n != "now"}
+    assert api.get(f"/runs/{run.pk}/briefing", after="1").json()["items"] == []

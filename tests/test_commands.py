@@ -177,6 +177,9 @@ def test_text_for_a_terminal_is_plain() -> None:
         (["startrun", "refund-desk", "x", "--deadline", "tomorrow"], 2, "invalid time"),
         (["startrun", "refund-desk", "x", "--input", "b1"], 2, "invalid key=value"),
         (["startrun", "refund-desk"], 2, "required: goal"),
+        (["startrun", "refund-desk", "x" * 20_001], 1, "The goal has 20,001 characters, and may have 20,000."),
+        (["startrun", "refund-desk", "x", "--deadline", "2020-01-01T10:00Z"], 1, "has passed already"),
+        (["startrun", "refund-desk", "x", "--budget-steps", "0"], 1, "without a step"),
         (["showrun", "99999999999999999999999"], 1, "There is no run"),
         (["showrun", "abc"], 2, "invalid int"),
         (["stoprun", "1"], 2, "--reason"),
@@ -202,8 +205,7 @@ def test_a_refusal_is_one_line_and_a_status(
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
-    if status == 1:
-        assert error.count("\n") == 1
+    assert error.count("\n") == 1
 
 
 def test_the_commands_work_as_processes_of_their_own(manage: Manage) -> None:
@@ -213,6 +215,8 @@ def test_the_commands_work_as_processes_of_their_own(manage: Manage) -> None:
     shown = manage("showrun", number)
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith(f"Run {number} of refund-desk is queued")
+    hurried = manage("showrun", number, program=["sh", "-c", '"$@" | true', "sh"])
+    assert hurried.stderr == "", "who reads no further is told nothing"
     refused = manage("stoprun", "999", "--reason", "x")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.strip() == "There is no run 999 that you may see."

@@ -1,6 +1,11 @@
 import logging
 
-from console.logs import OneLine
+import pytest
+from django.http import HttpResponse
+from django.test import RequestFactory
+from django.utils.log import log_response
+
+from console.logs import OneLine, WithoutReadiness
 
 
 def format_record(message: str, **more: object) -> str:
@@ -25,3 +30,13 @@ def test_a_traceback_stays_with_its_event() -> None:
         line = format_record("failed", exc_info=(type(error), error, error.__traceback__))
     assert "\n" not in line
     assert line.endswith("ValueError: boom")
+
+
+@pytest.mark.parametrize(("path", "status", "kept"), [("ready", 503, False), ("ready", 500, True), ("live", 503, True)])
+def test_a_start_that_takes_its_time_fills_no_log(
+    path: str, status: int, kept: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = RequestFactory().get(f"/api/v1/health/{path}")
+    response = HttpResponse(status=status)
+    log_response("%s: %s", response.reason_phrase, request.path, response=response, request=request)
+    assert [WithoutReadiness().filter(record) for record in caplog.records] == [kept]

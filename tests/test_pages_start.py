@@ -31,7 +31,8 @@ TYPED = {
 
 def test_the_form_says_which_limits_apply(operator: User) -> None:
     words = read(client_of(operator).get("/runs/new"))
-    assert "refund-desk claude-sonnet-5-5 (rehearsal) Age 3 d Money $2.00 Steps 240" in words
+    assert "refund-desk claude-sonnet-5-5 (rehearsal) Inputs batch The batch of refund requests to work" in words
+    assert "Limits Age 3 d Money $2.00 Steps 240" in words
     assert "refund keyed irreversible may ask a person" in words
     assert "stock-watch plain Python" in words
 

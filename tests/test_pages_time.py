@@ -10,6 +10,7 @@ from django.test import Client
 from runs import clock, operations
 from runs.access import Role
 from runs.approvals import Said
+from runs.engine.advance import expire
 from runs.states import Verdict
 from tests import page_situations, situations
 from tests.page_tools import client_of, read
@@ -66,3 +67,17 @@ def test_a_decided_card_keeps_the_ages_at_its_decision(client: Client, ada: User
     assert "3 h" in page  # ago
     page_situations.record_fact(asking.run, value={"paid": "1.00"})
     assert "Changed" not in read(client.get(f"/approvals/{asking.card.pk}"))
+
+
+def test_an_end_says_by_whom_and_by_which_limit(client: Client, ada: User) -> None:
+    stopped = situations.start(ada)
+    operations.stop_run(stopped.pk, reason="wrong batch", by=ada)
+    assert "Stopped: wrong batch Ended 0 s ago After 0 s By ada" in read(client.get(f"/runs/{stopped.pk}"))
+    aged = situations.start(ada, max_age_s=3600.0)
+    late = situations.start(ada, deadline_at=clock.now() + timedelta(minutes=30))
+    clock.shift(timedelta(hours=2))
+    for run, said in ((aged, "Expired: its max age passed"), (late, "Expired: its deadline passed")):
+        expire(run.pk)
+        assert said in read(client.get(f"/runs/{run.pk}"))
+    assert "Its max age 1 h" in read(client.get(f"/runs/{aged.pk}"))
+    assert "Its deadline" in read(client.get(f"/runs/{late.pk}"))

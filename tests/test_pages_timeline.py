@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from console.timeline import Drawing, Rect, draw
+from console.timeline import CHARACTER, Drawing, Rect, draw
 from runs.queries.timeline import Asked, TimelineStep, Worked
 
 START = datetime(2026, 11, 27, 9, 0, tzinfo=UTC)
@@ -111,3 +111,21 @@ def test_a_run_without_steps_and_a_step_without_length_are_drawn() -> None:
     assert draw_open([], 1).rows == []
     drawing = draw_open([make_step(1, 0, 0)], 0)
     assert percent(rects_of(drawing, 0, "done tall")[0].width) > 0
+
+
+def test_what_was_planned_together_counts_from_when_its_own_work_began() -> None:
+    steps = [make_step(1, 0, 2), make_step(2, 0, 6, work=[("done", 5, 6)])]
+    assert [row.took for row in draw_open(steps, 10).rows] == ["2 min", "1 min"]
+
+
+def test_labels_never_lie_over_each_other() -> None:
+    steps = [make_step(n, n * 300.0, n * 300.0 + 9) for n in range(3)]
+    for ended in (True, False):
+        drawing = draw(steps, now=at(700), ended=ended, collapse=True)
+        ends = 0.0
+        for label in drawing.labels:
+            width = CHARACTER * len(label.text)
+            begin = percent(label.x) - (width if label.anchor == "end" else 0.0)
+            assert begin >= ends, drawing.labels
+            ends = begin + width
+        assert any(label.css == "between" for label in drawing.labels)

@@ -1,5 +1,6 @@
 """What the environment makes of the settings, seen from a process that reads them."""
 
+import fcntl
 import json
 import os
 import stat
@@ -61,6 +62,19 @@ def test_with_nothing_set_it_is_a_rehearsal_on_this_machine(tmp_path: Path) -> N
     assert (settings["LEASE_S"], settings["GRACE_S"], settings["RUN_ZONE"]) == (15.0, 10.0, "UTC")
     assert settings["SESSION_COOKIE_SECURE"] is False
     assert settings["ENGINE_PROCESS"] is False
+
+
+def test_commands_say_the_address_that_up_runs_at_on_the_same_folder(tmp_path: Path) -> None:
+    running = {"pid": 1, "url": "http://127.0.0.1:9123", "database_url": "", "shop_url": None, "rehearsal": True}
+    (tmp_path / "up.json").write_text(json.dumps(running))
+    with (tmp_path / "up.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        settings = read_settings(tmp_path)
+        assert settings["PUBLIC_URL"] == "http://127.0.0.1:9123"
+        assert settings["CSRF_TRUSTED_ORIGINS"] == ["http://127.0.0.1:9123"]
+        assert read_settings(tmp_path, LONGWATCH_URL="https://x.example")["PUBLIC_URL"] == "https://x.example"
+    # It was killed, and left its note behind.
+    assert read_settings(tmp_path)["PUBLIC_URL"] == "http://127.0.0.1:8000"
 
 
 def test_with_a_model_key_it_is_production_unless_named_otherwise(tmp_path: Path) -> None:

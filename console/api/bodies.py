@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, AwareDatetime, Field, JsonValue
 
 from console.api.requests import BIGGEST, Body
+from runs.operations import GOAL_CHARS
 from runs.states import Verdict
 
 type Count = Annotated[int, Field(ge=0, le=BIGGEST)]
@@ -28,13 +29,13 @@ class BudgetOfStart(Body):
 
     usd: Usd | None = None
     tokens: Count | None = None
-    steps: Count | None = None
+    steps: Annotated[int, Field(ge=1, le=BIGGEST)] | None = None
     working_s: Seconds | None = None
 
 
 class Start(Body):
     agent: Annotated[str, Field(min_length=1, max_length=100)]
-    goal: Annotated[str, Field(min_length=1, max_length=20_000)]
+    goal: Annotated[str, Field(min_length=1, max_length=GOAL_CHARS)]
     constraints: Annotated[list[Annotated[str, Field(max_length=2_000)]], Field(max_length=100)] = []
     inputs: dict[str, JsonValue] = {}
     labels: Annotated[

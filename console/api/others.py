@@ -76,7 +76,9 @@ def engage_switch(request: Request, body: bodies.Engage) -> HttpResponse:
 
 
 @router.delete("/switches/{switch}", response=SwitchCard, summary="Release a switch", tags=["Switches"])
-def release_switch(request: Request, switch: Id, body: bodies.Release | None = None, reason: Word = "") -> HttpResponse:
+def release_switch(
+    request: Request, switch: Id, body: bodies.Release | None = None, reason: Word | None = None
+) -> HttpResponse:
     """What it held goes on. The reason comes in the body or, for clients that send none with DELETE, in the query."""
     _read_switch(request, switch)
     access.require(request.auth, Action.SWITCH)

@@ -4,7 +4,8 @@ from decimal import Decimal
 from typing import Annotated
 
 from django.http import HttpResponse
-from ninja import Header, Query, Router
+from ninja import Header, Query, Router, Schema
+from pydantic import ConfigDict, JsonValue
 
 from console.api import bodies
 from console.api.answers import answer
@@ -29,6 +30,14 @@ from runs.queries import (
 )
 
 router = Router(tags=["Runs"])
+
+
+class BriefingPage(Schema):
+    """The one briefing, as an item of a page and, for who wants only it, beside that."""
+
+    model_config = ConfigDict(extra="allow")
+    items: list[dict[str, JsonValue]]
+    next: str | None
 
 
 @router.post("/runs", response={201: RunDetail, 200: RunDetail}, summary="Start a run")
@@ -67,7 +76,7 @@ def list_runs(
     label: Annotated[list[Word], Query()] = [],  # noqa: B006
     waiting_for: Annotated[list[Word], Query()] = [],  # noqa: B006
     parent: Id | None = None,
-    q: Word = "",
+    q: Word | None = None,
     after: Word | None = None,
     limit: int | None = None,
 ) -> HttpResponse:
@@ -78,7 +87,7 @@ def list_runs(
         waiting_for=read_words(waiting_for),
         labels=dict(_read_label(text) for text in label),
         parent=parent,
-        q=q,
+        q=q or "",
     )
     return answer(queries.list_runs(wanted, read_window(after, limit), agents=request.agents))
 
@@ -179,10 +188,13 @@ def list_journal(request: Request, run: Id, after: Word | None = None, limit: in
     return answer(queries.list_journal(*_window(request, run, after, limit)))
 
 
-@router.get("/runs/{run}/briefing", response=dict, summary="Read what the model would be shown now")
-def read_briefing(request: Request, run: Id) -> HttpResponse:
-    access.get_run(request.auth, run)
-    return answer(briefing.to_json(briefing.build(run)))
+@router.get("/runs/{run}/briefing", response=BriefingPage, summary="Read what the model would be shown now")
+def read_briefing(request: Request, run: Id, after: Word | None = None, limit: int | None = None) -> HttpResponse:
+    """A page as of the other lists, with one item, the briefing; its parts stand beside `items` too."""
+    _, window = _window(request, run, after, limit)
+    parts = briefing.to_json(briefing.build(run))
+    items = [] if window.after else [parts]
+    return answer(parts | {"items": items, "next": None})
 
 
 def _read(request: Request, run: int) -> RunDetail:

@@ -22,6 +22,7 @@ class ToolLine:
 class AgentCard:
     name: str
     model: str
+    inputs: list[tuple[str, str]]
     limits: list[tuple[str, str]]
     constraints: list[str]
     tools: list[ToolLine]
@@ -31,6 +32,7 @@ def show_agent(agent: Agent) -> AgentCard:
     return AgentCard(
         name=agent.name,
         model=agent.model or "plain Python",
+        inputs=[(show(name), show(words)) for name, words in agent.inputs.items()],
         limits=_limits(agent),
         constraints=[show(constraint) for constraint in agent.constraints],
         tools=[_tool(tool) for tool in _acting_first(agent.tools)],

@@ -84,7 +84,9 @@ def show_step(step: StepRow, now: datetime) -> StepView:
         ],
         cost=write_usd(step.usd) if step.usd else "",
         created_at=step.created_at,
-        took=write_took(((step.ended_at or now) - step.created_at).total_seconds()),
+        took=write_took(
+            ((step.ended_at or now) - min((m.taken_at for m in step.attempts), default=step.created_at)).total_seconds()
+        ),
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from console.display.figures import plural, write_ago, write_duration
+from console.display.figures import plural, write_ago, write_duration, write_limit
 from console.display.marks import WAITING, mark_run
 from console.display.outside import show, show_sentence
 from console.display.waits import say_and_then, say_until, say_whom
@@ -44,7 +44,7 @@ class Why:
 def explain(run: RunDetail, extras: RunExtras, *, may_decide: bool) -> Why:
     now = extras.now
     if run.state in RUN_FINAL:
-        return _explain_end(run, now)
+        return _explain_end(run, extras)
     if run.paused is not None:
         return Why(
             tone="calm",
@@ -78,11 +78,15 @@ def explain(run: RunDetail, extras: RunExtras, *, may_decide: bool) -> Why:
     return _explain_move(run, extras)
 
 
-def _explain_end(run: RunDetail, now: datetime) -> Why:
+def _explain_end(run: RunDetail, extras: RunExtras) -> Why:
     mark = mark_run(state=run.state, undrained=bool(run.in_flight))
     took = write_ago(run.created_at, run.ended_at) if run.ended_at else ""
     answers = [Answer(label="Ended", since=run.ended_at, words="ago" if run.ended_at else "now")]
     answers.append(Answer(label="After", words=took))
+    if extras.ended_by.startswith("person:"):
+        answers.append(Answer(label="By", words=show(extras.ended_by.removeprefix("person:"))))
+    if run.state == RunState.EXPIRED:
+        answers.append(_name_limit(run))
     if run.in_flight:
         calls = ", ".join(f"step {i.step} {show(i.tool) or i.kind}" for i in run.in_flight[:3])
         answers.append(Answer(label="Still under way", words=calls, css="is-danger"))
@@ -95,6 +99,14 @@ def _explain_end(run: RunDetail, now: datetime) -> Why:
     else:
         tone, sentence = "danger", f"{mark.word}: {show_sentence(run.end_reason or run.state)}"
     return Why(tone=tone, icon=mark.icon, sentence=sentence, answers=answers)
+
+
+def _name_limit(run: RunDetail) -> Answer:
+    """The limit that ended it: the earlier of the two."""
+    if run.deadline_at is not None and (run.expires_at is None or run.deadline_at < run.expires_at):
+        return Answer(label="Its deadline", at=run.deadline_at)
+    age = (run.expires_at - run.created_at).total_seconds() if run.expires_at else 0.0
+    return Answer(label="Its max age", words=write_limit(round(age)))
 
 
 _CHECKED = {

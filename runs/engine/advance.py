@@ -150,7 +150,9 @@ def expire(run: int) -> bool:
         last = tree[-1]
         if last.state in RUN_FINAL or not overdue(last):
             return False
-        freed = course.end(tree, RunState.EXPIRED, reason="its max age or deadline passed")
+        by_deadline = last.deadline_at is not None and (not last.expires_at or last.deadline_at < last.expires_at)
+        reason = "its deadline passed" if by_deadline else "its max age passed"
+        freed = course.end(tree, RunState.EXPIRED, reason=reason)
     operations.wake_lock_waiters(freed)
     for ended in tree:
         operations.wake_waiters_of_ended(ended.pk)

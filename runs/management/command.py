@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -24,7 +24,23 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-class OperatorCommand(BaseCommand):
+class OneLineParser(CommandParser):
+    """Says what is wrong with the arguments in one line, as every other refusal."""
+
+    def error(self, message: str) -> NoReturn:
+        if not getattr(self, "called_from_command_line", False):
+            super().error(message)
+        self.exit(2, f"{one_line(message).rstrip('.')}. See {self.prog} --help.\n")
+
+
+class OneLineUsage(BaseCommand):
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.__class__ = OneLineParser
+        return parser
+
+
+class OperatorCommand(OneLineUsage):
     """A command that reads or does one thing as somebody. Status 0: done; 1: refused, with the reason; 2: wrong usage."""
 
     requires_system_checks = []
@@ -53,7 +69,9 @@ class OperatorCommand(BaseCommand):
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Say a refusal in one line, without the name of a Python class in front of it."""
         try:
-            return super().execute(*args, **options)
+            said = super().execute(*args, **options)
+            sys.stdout.flush()  # a reader that left is noticed here, not when Python ends
+            return said
         except CommandError as error:
             if not getattr(self, "_called_from_command_line", False):
                 raise

@@ -105,3 +105,6 @@ class Decision(models.Model):
     comment = models.TextField(blank=True, default="")
     at = models.DateTimeField()
     effective_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"decision {self.pk}"

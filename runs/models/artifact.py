@@ -9,3 +9,6 @@ class Artifact(models.Model):
     size = models.BigIntegerField()
     body = models.BinaryField()
     created_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"artifact {self.digest[:12]}"

@@ -109,3 +109,6 @@ class LedgerEntry(models.Model):
             ),
         ]
         indexes = [models.Index(name="ledger_by_run", fields=["run", "id"])]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.pk}"

@@ -17,3 +17,6 @@ class Event(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(name="event_delivered_once", fields=["source", "delivery_id"])]
         indexes = [models.Index(name="event_unmatched", fields=["name", "key"], condition=Q(matched_at__isnull=True))]
+
+    def __str__(self) -> str:
+        return f"event {self.name}"

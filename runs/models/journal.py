@@ -31,3 +31,6 @@ class JournalEntry(models.Model):
             models.Index(name="journal_by_kind", fields=["kind", "-id"]),
             models.Index(name="journal_since", fields=["xid"]),
         ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.pk})"

@@ -49,6 +49,9 @@ class Key(models.Model):
             models.Index(name="key_open", fields=["run", "state"], condition=Q(state__in=KEY_OPEN)),
         ]
 
+    def __str__(self) -> str:
+        return f"key {self.header}"
+
     @property
     def header(self) -> str:
         """What is sent as the Idempotency-Key: at most 255 characters, the same for every try of one generation."""

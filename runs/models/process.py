@@ -32,3 +32,6 @@ class Process(models.Model):
             models.UniqueConstraint(name="process_once", fields=["host", "boot_id", "pid", "start_ticks"]),
         ]
         indexes = [models.Index(name="process_alive", fields=["seen_at"], condition=Q(ended_at__isnull=True))]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.pid} on {self.host}"

@@ -143,3 +143,6 @@ class WorkItem(models.Model):
                 | (~Q(state=WorkState.OPEN) & Q(closed_at__isnull=False)),
             ),
         ]
+
+    def __str__(self) -> str:
+        return f"{self.ref} of run {self.run_id}"

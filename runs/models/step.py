@@ -129,3 +129,6 @@ class Attempt(models.Model):
             models.Index(name="attempt_leases", fields=["lease_until"], condition=Q(outcome=AttemptOutcome.OPEN)),
             models.Index(name="attempt_open_by_run", fields=["run"], condition=Q(outcome=AttemptOutcome.OPEN)),
         ]
+
+    def __str__(self) -> str:
+        return f"attempt {self.pk}"

@@ -24,7 +24,8 @@ class OpenCard:
 
 @dataclass(frozen=True, kw_only=True)
 class RunExtras:
-    """`holder`: the process that holds the run now, as `kind on host`; empty for none.
+    """`holder`: the process that holds the run now, as `kind on host`; empty for none. `ended_by`: who ended it, as the
+    journal names them; empty while it is open.
 
     `facts_move_s`: in how many seconds a fact of the run is called otherwise, by its age alone; None when none will be.
     """
@@ -38,13 +39,14 @@ class RunExtras:
     failures: int
     holder: str
     facts_move_s: float | None
+    ended_by: str
 
 
 def read_run_extras(run: int) -> RunExtras:
     """In three queries."""
     cards = [OpenCard(**dict(zip(OpenCard.__dataclass_fields__, row, strict=True))) for row in _rows(_CARDS, run)]
     work = _rows(_WORK, run)
-    now, closed, usd, tokens, failures, holder, facts_move_s = sql.fetch_row(_FIGURES, {"run": run})
+    now, closed, usd, tokens, failures, holder, facts_move_s, ended_by = sql.fetch_row(_FIGURES, {"run": run})
     return RunExtras(
         now=now,
         cards=cards,
@@ -55,6 +57,7 @@ def read_run_extras(run: int) -> RunExtras:
         failures=failures,
         holder=holder or "",
         facts_move_s=facts_move_s,
+        ended_by=ended_by or "",
     )
 
 
@@ -81,5 +84,7 @@ _FIGURES = """
         (SELECT min(share * max_age_s - extract(epoch FROM lw_clock() - verified_at))::float8
             FROM runs_fact, unnest(ARRAY[0.8, 1.0]::float8[]) share
             WHERE run_id = %(run)s AND contradicted_at IS NULL AND verified_at <= lw_clock() AND isfinite(verified_at)
-                AND share * max_age_s > extract(epoch FROM lw_clock() - verified_at))
+                AND share * max_age_s > extract(epoch FROM lw_clock() - verified_at)),
+        (SELECT j.actor FROM runs_run r JOIN runs_journalentry j ON j.run_id = r.id AND j.kind = 'run.' || r.state
+            WHERE r.id = %(run)s AND r.ended_at IS NOT NULL ORDER BY j.id DESC LIMIT 1)
 """

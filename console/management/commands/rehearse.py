@@ -14,8 +14,9 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
 from console.databases import read_database_url
-from console.launch import CannotLaunch, Launch, Running, find_running
+from console.launch import CannotLaunch, Launch
 from console.management.terminal import Follower, Stopped
+from console.running import Running, find_running
 from runs import operations
 from runs.agents import Json
 from runs.errors import LongwatchError
@@ -67,7 +68,11 @@ class Command(OperatorCommand):
         try:
             self.say("Starting what is needed …")
             launch.take_port()
-            launch.prepare()
+            prepared = launch.prepare()
+            if prepared.password:
+                self.say(
+                    f"For signing in, once bin/up runs: {prepared.operator}, password {prepared.password} (shown only now)"
+                )
             launch.start()
             if not launch.wait_ready():
                 raise Stopped

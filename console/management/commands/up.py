@@ -3,19 +3,21 @@
 import json
 import logging
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from console.launch import CannotLaunch, Launch, Prepared
+from runs.management.command import OneLineUsage
 
 DEMO_PACE_S = 1.5  # slow enough to watch the example runs think
 
 
-class Command(BaseCommand):
+class Command(OneLineUsage):
     help = "Start everything on this machine and keep it running until ctrl-C."
     requires_system_checks = []
 
@@ -88,7 +90,9 @@ def _write_text(launch: Launch, prepared: Prepared) -> str:
         lines.append(f"  Sign in     {link}  (once, within 15 minutes)")
     if prepared.password:
         lines.append(f"  or as       {prepared.operator}, password {prepared.password}  (shown only now)")
-    lines.append("  Try         bin/manage rehearse refund-desk")
+    # Another data folder has to be named to every command.
+    folder = "" if launch.data_dir == settings.DATA_DIR else f"LONGWATCH_DATA={shlex.quote(str(launch.data_dir))} "
+    lines.append(f"  Try         {folder}bin/manage rehearse refund-desk")
     lines.append(f"  Logs        {launch.log_dir}")
     lines.append("  Stop        ctrl-C")
     return "\n".join(lines)
