@@ -113,7 +113,7 @@ LANGUAGE_CODE = "en"
 USE_I18N = False
 USE_TZ = True
 TIME_ZONE = "UTC"
-DATETIME_FORMAT = "Y-m-d H:i:s T"  # in the admin; the pages write their own
+FORMAT_MODULE_PATH = ["console.formats"]
 
 # WhiteNoise serves straight from static/ and the apps: there is no collecting step to forget after an update.
 STATIC_URL = "static/"

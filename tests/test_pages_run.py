@@ -103,7 +103,10 @@ def test_every_tab_is_there_for_a_run_with_nothing_and_for_one_with_everything(
     for run in (empty, full):
         page = page_of(viewer, run, tab)
         assert page.status_code == 200
-        assert f'href="/runs/{run.pk}?tab={tab}" aria-current="page"' in page.content.decode()
+        assert re.search(
+            rf'<a id="to-{tab}" href="/runs/{run.pk}\?tab={tab}#run-tab"[^>]* aria-current="page"',
+            page.content.decode(),
+        )
         panel = client_of(viewer).get(f"/runs/{run.pk}/panels/{tab}")
         assert panel.status_code == 200
         assert "<html" not in panel.content.decode()

@@ -1,0 +1,1 @@
+"""How the admin writes what Django leaves to a language."""
