@@ -16,6 +16,8 @@ from pytest_django import DjangoDbBlocker
 
 from console.databases import read_database_url
 from console.postgres import EmbeddedServer
+from console.soak.fleet import Fleet
+from console.soak.parts import Victim
 from runs import operations, sql
 from runs.approvals import Said
 from runs.errors import LongwatchError
@@ -26,7 +28,6 @@ from runs.states import RUN_FINAL, RUN_OPEN, ApprovalState, StepKind, Verdict
 from runs.supervise import read_stat
 from tests.conftest import make_scratch_folder
 from tests.engine_tools import call
-from tests.fleet import Fleet, Victim
 from tests.process_tools import find_marked
 from tests.waiting import wait_until
 

@@ -1,10 +1,15 @@
-"""`manage.py rehearse AGENT`: one run of a demo agent against the local shop and the rehearsal model, from nothing."""
+"""`manage.py rehearse AGENT`: one run of a demo agent against the local shop and the rehearsal model, from nothing.
 
+`manage.py rehearse --soak MINUTES`: many runs while everything is killed, on a database that is thrown away.
+"""
+
+import json
 import logging
 import secrets
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +22,7 @@ from console.databases import read_database_url
 from console.launch import CannotLaunch, Launch
 from console.management.terminal import Follower, Stopped
 from console.running import Running, find_running
+from console.soak.soak import Verdict, soak
 from runs import operations
 from runs.agents import Json
 from runs.errors import LongwatchError
@@ -34,14 +40,22 @@ class Command(OperatorCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--as", dest="acting", metavar="USER", help="whom the run and its decisions are signed by")
-        parser.add_argument("agent", choices=sorted(_SCENES))
+        parser.add_argument("agent", nargs="?", choices=sorted(_SCENES))
         parser.add_argument("--seed", type=int, metavar="N", help="of the shop's batch: the same gives the same course")
+        parser.add_argument("--soak", type=_positive, metavar="MINUTES", help="instead: many runs, everything killed")
+        parser.add_argument("--kill-every", type=_positive, default=2.0, metavar="S", help="of a soak, on average")
+        parser.add_argument("--json", action="store_true", dest="as_json", help="of a soak: print one line of JSON")
         parser.add_argument("--yes", action="store_true", help="approve what it asks for, instead of asking here")
 
     def handle(self, *args: Any, acting: str | None, as_json: bool = False, **options: Any) -> None:
         agent, seed, yes = options["agent"], options["seed"], options["yes"]
+        if (agent is None) == (options["soak"] is None):
+            raise CommandError("Name an agent, or say --soak MINUTES.", returncode=2)
         # The processes write to logs of their own; here is said only what went wrong.
         logging.getLogger().setLevel(logging.WARNING)
+        if options["soak"] is not None:
+            self._soak(options["soak"], options["kill_every"], seed, as_json)
+            return
         running = find_running(settings.DATA_DIR)
         try:
             if running is not None:
@@ -52,6 +66,27 @@ class Command(OperatorCommand):
             raise CommandError(one_line(str(error))) from None
         except (Stopped, KeyboardInterrupt):
             raise CommandError("Stopped here. The run goes on where Longwatch runs: bin/up.") from None
+
+    def _soak(self, minutes: float, kill_every_s: float, seed: int | None, as_json: bool) -> None:
+        seed = secrets.randbelow(1_000_000) if seed is None else seed
+        say: Callable[[str], None] = (lambda line: None) if as_json else self.say
+        say(f"Soak of {minutes:g} minutes, a kill every {kill_every_s:g} s, seed {seed}")
+        verdict = soak(minutes=minutes, kill_every_s=kill_every_s, seed=seed, say=say)
+        if as_json:
+            self.stdout.write(json.dumps(asdict(verdict)))
+        else:
+            self._tell(verdict)
+        if verdict.violations:
+            raise CommandError(f"{len(verdict.violations)} violations, seed {seed}.")
+
+    def _tell(self, verdict: Verdict) -> None:
+        killed = ", ".join(f"{part} {times}" for part, times in verdict.killed.items())
+        self.say(f"{verdict.kills} kills ({killed})")
+        self.say(f"{verdict.runs} runs, {verdict.steps} steps, {verdict.attempts} tries, {verdict.effects} refunds")
+        for line in verdict.explained:
+            self.say(f"explained: {one_line(line)}")
+        for line in verdict.violations:
+            self.say(f"violation: {line}")
 
     def _use(self, running: Running, agent: str, seed: int | None, yes: bool, acting: str | None) -> None:
         if not running.rehearsal or running.shop_url is None:
@@ -139,6 +174,13 @@ _SCENES: dict[str, Callable[[ShopClient, int], tuple[str, dict[str, Json]]]] = {
     "refund-desk": _make_refund_desk,
     "stock-watch": _make_stock_watch,
 }
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 100_000:
+        raise ValueError
+    return value
 
 
 def _connect(database_url: str) -> None:

@@ -4,7 +4,7 @@ Effects are counted at the receiver: the shop's own log. Each violation is one s
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,10 +18,10 @@ _STEP_STATES = {"planned": "planned", "woken": "planned", "taken": "taken"}
 _SAME_SECOND = timedelta(seconds=2)  # the shop's log has whole seconds
 
 
-def find_violations(shop: ShopClient, *, tool: str = "refund") -> list[str]:
-    """Check everything; `tool` is the one whose effects are counted."""
+def find_violations(shop: ShopClient, *, tools: Collection[str] = ("refund",)) -> list[str]:
+    """Check everything; `tools` are those that make refunds, whose effects are counted."""
     return [
-        *_check_effects(shop, tool),
+        *_check_effects(shop, tools),
         *_check_nothing_ran_again(),
         *_check_arrivals(shop),
         *_check_ledger(),
@@ -39,13 +39,16 @@ def list_doubts() -> list[str]:
     return [f"run {run}: {kind}: {title}" for run, kind, title in rows]
 
 
-def _check_effects(shop: ShopClient, tool: str) -> Iterator[str]:
-    """Each effect at the receiver has one key, each done key one effect, each failed key none."""
+def _check_effects(shop: ShopClient, tools: Collection[str]) -> Iterator[str]:
+    """Each effect at the receiver has one key, each done key one effect, each failed key none.
+
+    A tool whose receiver honours no keys sends what it has after its own: KEY~WHATEVER.
+    """
     effects = list(shop.effects(kind="refund"))
-    counted = Counter(effect["key"] for effect in effects)
-    known = {key.header: key for key in Key.objects.filter(tool=tool).select_related("step")}
+    counted = Counter((effect["key"] or "").partition("~")[0] for effect in effects)
+    known = {key.header: key for key in Key.objects.filter(tool__in=tools).select_related("step")}
     for header, times in counted.items():
-        key = known.get(header or "")
+        key = known.get(header)
         if key is None:
             yield f"a refund was made with the key {header}, which no run has taken"
         elif times != 1:

@@ -18,94 +18,20 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import psycopg
+from django.conf import settings
 
-from runs.board import Board, Role
+from console.soak.marks import find_marked, make_mark
+from console.soak.parts import HOLDERS, PERFORMERS, SEATS, WORDS, Part, Victim, read_command, victim_of
+from console.soak.waiting import wait_until
+from runs.board import Activity, Board, Role
 from runs.examples.shop.client import ShopClient, ShopRefused, ShopUnknown
-from runs.supervise import Leader, ProcessStat, is_alive, read_processes, read_stat, reap_leader, spawn_leader
-from tests.process_tools import ROOT, find_marked, make_mark
-from tests.waiting import wait_until
+from runs.supervise import Leader, ProcessStat, read_processes, reap_leader, spawn_leader
 
 READY_WITHIN_S = 150.0
-
-
-class Part(StrEnum):
-    """What can be killed. The value is what a log of kills calls it."""
-
-    BUSY_WORKER = "busy worker"  # holds a run just now
-    TOOL = "tool process"  # performs a call just now
-    IDLE_WORKER = "worker"
-    PUSHER = "pusher"
-    MONITOR = "monitor"
-    SENTINEL = "sentinel"
-    MAIN = "cluster"  # q2's main process
-    WATCH = "watch"  # `manage.py cluster` itself, above q2's main process
-    GATEWAY = "gateway"
-    WEB = "web"
-    DATABASE = "database"  # the postmaster
-    SHOP = "shop"
-    MODEL = "model"
-    EVERYTHING = "everything"  # up and all below it, at once
-
-
-_WORDS = {
-    Part.WEB: "console.serve",
-    Part.GATEWAY: "manage.py modelgateway",
-    Part.WATCH: "manage.py cluster",
-    Part.SHOP: "runs.examples.shop",
-    Part.MODEL: "runs.examples.model",
-}
-_SEATS = {
-    Part.PUSHER: Role.PUSHER,
-    Part.MONITOR: Role.MONITOR,
-    Part.SENTINEL: Role.SENTINEL,
-    Part.IDLE_WORKER: Role.WORKER,
-}
-_HOLDERS = """
-    SELECT p.pid, p.start_ticks FROM runs_run r JOIN runs_process p ON p.id = r.holder
-    WHERE r.state = 'running' AND p.ended_at IS NULL
-    ORDER BY EXISTS (SELECT FROM runs_attempt a WHERE a.holder = r.holder AND a.outcome = 'open') DESC
-"""
-_PERFORMERS = """
-    SELECT p.pid, p.start_ticks FROM runs_attempt a JOIN runs_process p ON p.id = a.performer
-    WHERE a.outcome = 'open' AND p.kind = 'tool' AND p.ended_at IS NULL
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Victim:
-    """One process, told apart from any later one with its number."""
-
-    pid: int
-    start_ticks: int
-
-    @property
-    def alive(self) -> bool:
-        return is_alive(self.pid, self.start_ticks)
-
-    def send(self, number: int) -> bool:
-        """Signal this very process; False when it is gone."""
-        if not self.alive:
-            return False
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
-            return True
-        return False
-
-    def freeze(self) -> bool:
-        return self.send(signal.SIGSTOP)
-
-    def thaw(self) -> bool:
-        return self.send(signal.SIGCONT)
-
-    @property
-    def frozen(self) -> bool:
-        stat = read_stat(self.pid)
-        return stat is not None and stat.start_ticks == self.start_ticks and stat.state == "T"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +77,13 @@ class Fleet:
 
     def start(self) -> None:
         """Start everything and wait for the ready line."""
-        argv = [sys.executable, str(ROOT / "manage.py"), "up", f"--data={self.data}", f"--port={self._port}"]
+        argv = [
+            sys.executable,
+            str(settings.BASE_DIR / "manage.py"),
+            "up",
+            f"--data={self.data}",
+            f"--port={self._port}",
+        ]
         argv += [f"--workers={self._workers}", "--no-demo", "--json"]
         ours, theirs = os.pipe()
         with (self.folder / "up.err").open("ab") as errors, open(ours, "rb") as output:
@@ -208,19 +140,19 @@ class Fleet:
         """Every living process of a part. Of a busy part: what is busy at this moment."""
         match part:
             case Part.BUSY_WORKER:
-                return self._ask_for(_HOLDERS)
+                return self._ask_for(HOLDERS)
             case Part.TOOL:
-                return self._ask_for(_PERFORMERS)
+                return self._ask_for(PERFORMERS)
             case Part.DATABASE:
                 return self._find_postmaster()
             case Part.MAIN:
-                return [_victim(stat) for stat in self._below(Part.WATCH) if "--board-fd" in _command(stat.pid)]
+                return [victim_of(stat) for stat in self._below(Part.WATCH) if "--board-fd" in read_command(stat.pid)]
             case Part.PUSHER | Part.MONITOR | Part.SENTINEL | Part.IDLE_WORKER:
-                return self._read_board(_SEATS[part])
+                return self._read_board(SEATS[part])
             case Part.EVERYTHING:
                 raise ValueError("everything is no process")
             case _:
-                return [_victim(stat) for stat in self._below_up() if _WORDS[part] in _command(stat.pid)]
+                return [victim_of(stat) for stat in self._below_up() if WORDS[part] in read_command(stat.pid)]
 
     def kill(self, part: Part, *, dice: random.Random | None = None) -> bool:
         """kill -9 one process of a part; False when there is none now. Everything: and start it again."""
@@ -267,17 +199,25 @@ class Fleet:
         parents = {victim.pid for victim in self.find(part)}
         return [stat for stat in read_processes() if stat.parent in parents and stat.state not in "ZX"]
 
-    def _read_board(self, role: Role) -> list[Victim]:
+    def find_resting_workers(self) -> list[Victim]:
+        """The workers that have nothing in hand just now."""
+        return self._read_board(Role.WORKER, Activity.WAITING)
+
+    def _read_board(self, role: Role, activity: Activity | None = None) -> list[Victim]:
         for watch in self.find(Part.WATCH):
             for main in self.find(Part.MAIN):
-                number = _command(main.pid).partition("--board-fd=")[2].split()[0]
+                number = read_command(main.pid).partition("--board-fd=")[2].split()[0]
                 with suppress(OSError):
                     board = os.open(f"/proc/{watch.pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
                     try:
                         seats = Board(board).read()
                     finally:
                         os.close(board)
-                    taken = [Victim(pid=s.pid, start_ticks=s.start_ticks) for s in seats if s.role is role]
+                    taken = [
+                        Victim(pid=s.pid, start_ticks=s.start_ticks)
+                        for s in seats
+                        if s.role is role and activity in (None, s.activity)
+                    ]
                     return [victim for victim in taken if victim.alive]
         return []
 
@@ -286,9 +226,9 @@ class Fleet:
         mine = {stat.pid: stat for stat in read_processes() if stat.pid in marked}
         # The one that is no other's child, and whose command line is the server's own.
         return [
-            _victim(stat)
+            victim_of(stat)
             for stat in mine.values()
-            if stat.state not in "ZX" and stat.parent not in mine and "bin/postgres" in _command(stat.pid)
+            if stat.state not in "ZX" and stat.parent not in mine and "bin/postgres" in read_command(stat.pid)
         ]
 
     def _ask_for(self, statement: str) -> list[Victim]:
@@ -354,7 +294,7 @@ class Fleet:
     def manage(self, *arguments: str) -> str:
         """Run a command of `manage.py` against this installation; what it printed."""
         done = subprocess.run(
-            [sys.executable, str(ROOT / "manage.py"), *arguments],
+            [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments],
             cwd=self.folder,
             env=self._env | {"DATABASE_URL": self.database_url, "LONGWATCH_DATA": str(self.data)},
             capture_output=True,
@@ -372,7 +312,7 @@ class Fleet:
     def model(self, method: str, path: str, body: object = None) -> Any:
         """Use a control route of its rehearsal model."""
         (model,) = self.find(Part.MODEL)
-        port = _command(model.pid).partition("--port=")[2].split()[0]
+        port = read_command(model.pid).partition("--port=")[2].split()[0]
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=data, method=method)
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
@@ -397,17 +337,6 @@ class Fleet:
                 "token"
             ]
         return self._tokens[role]
-
-
-def _victim(stat: ProcessStat) -> Victim:
-    return Victim(pid=stat.pid, start_ticks=stat.start_ticks)
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
-    except OSError:
-        return ""
 
 
 def _find_free_port() -> int:
