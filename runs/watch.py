@@ -54,7 +54,9 @@ class Limits:
     pusher: float = 8.0  # it waits, connects and looks for at most 5 s each
     handover: float = 3.0  # a pipe between two processes that are both there
     due: float = 3.0  # a due run, while every worker waits
-    worker: float = 25.0  # a worker at work without a lease: it has to end what was stopped within its grace
+    # A worker at work without a lease: it ends what was stopped within its grace; and where much else is done, it takes
+    # up to a minute to start a tool process, and kills would only make it start anew.
+    worker: float = 75.0
 
 
 @dataclass(frozen=True, kw_only=True)
