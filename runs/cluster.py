@@ -46,10 +46,13 @@ POLL_LEAST_S = 1.0
 POLL_MOST_S = 5.0
 OUTAGE_PAUSE_S = 0.5
 
-# At most `limit` rows of the partial index run_due, and one more for the moment of the next.
+# At most `limit` rows of the partial index run_due, one more for the moment of the next, and the few keys that are taken:
+# one whose step is over is looked up by a worker.
 DUE = """
 SELECT (SELECT count(*) FROM (SELECT FROM runs_run
-                              WHERE state IN ('queued', 'waiting') AND due_at <= lw_now() LIMIT %s) AS due),
+                              WHERE state IN ('queued', 'waiting') AND due_at <= lw_now() LIMIT %s) AS due)
+       + (SELECT count(*) FROM (SELECT FROM runs_key k JOIN runs_step s ON s.id = k.step_id
+                                WHERE k.state = 'taken' AND s.ended_at IS NOT NULL LIMIT 1) AS orphaned),
        (SELECT extract(epoch FROM min(due_at) - lw_now())::float8 FROM runs_run
         WHERE state IN ('queued', 'waiting') AND due_at > lw_now())
 """

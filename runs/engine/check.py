@@ -14,10 +14,11 @@ from runs.engine.reading import NotNow, observed_at, resolve_pointer
 from runs.engine.settle import finish_late, keep
 from runs.engine.toolhost import Outcome
 from runs.engine.toolwire import Function, Report, Said
+from runs.lifecycle import Claim
 from runs.models import Fact, FactCheck, Run, Step
 from runs.states import CheckOutcome, StepKind, StepState, WaitingFor
 
-_TRIES = 3
+TRIES = 3
 
 
 def advance_check(hand: Hand, step_id: int) -> None:
@@ -26,16 +27,17 @@ def advance_check(hand: Hand, step_id: int) -> None:
     if performed is None:
         return
     attempt, outcome = performed
-    persist(lambda: _settle(hand, attempt, outcome))
+    persist(lambda: settle(hand.claim, attempt, outcome))
 
 
-def _settle(hand: Hand, attempt: int, outcome: Outcome) -> None:
+def settle(claim: Claim, attempt: int, outcome: Outcome) -> None:
+    """Settle a try of a check or look-up step. What a look-up found counts also when its run has ended."""
     freed: Sequence[str] = []
     with transaction.atomic(durable=True):
-        settling = harmless.close(hand.claim, attempt, outcome)
+        settling = harmless.close(claim, attempt, outcome)
         if settling is None:
             return
-        if settling.counts and settling.step.kind == StepKind.RECONCILE:
+        if settling.step.kind == StepKind.RECONCILE and (settling.counts or settling.step.state == StepState.VOID):
             freed = _settle_look_up(settling.run, settling.step, outcome)
         elif settling.counts:
             _settle_check(settling, outcome)
@@ -101,7 +103,7 @@ def _check_failed(run: Run, step: Step, fact: Fact, outcome: CheckOutcome, error
     """Value and dates stay as they are. Tried again, then a person is asked."""
     tries = facts.check_failed(fact, outcome, error, step=step.pk)
     # An answer that cannot be read is a try that was done, and as good as none.
-    if FactCheck.objects.filter(step=step).count() < _TRIES:
+    if FactCheck.objects.filter(step=step).count() < TRIES:
         steps.wait(
             step,
             WaitingFor.FACT,
@@ -127,11 +129,14 @@ def _settle_look_up(run: Run, step: Step, outcome: Outcome) -> Sequence[str]:
     result = report.result if report else None
     if not isinstance(result, dict) or "found" not in result:
         error = harmless.told(outcome) if report is None else "the look-up answered nothing that can be read"
-        if steps.count_failures(step) < _TRIES:
+        over = step.state == StepState.VOID  # with its run: `orphans` makes another one
+        if not over and steps.count_failures(step) < TRIES:
             pause = later(backoff(1.0, step.tries))
             steps.wait(step, WaitingFor.RETRY, note=f"the look-up failed: {error}", wake_at=pause)
             return []
         steps.close(step, StepState.FAILED, error=error)
+        if over and Step.objects.filter(subject=key, state=StepState.FAILED).count() < TRIES:
+            return []
         return doubt.settle_found(run, waiting, key, "unsure", None, {"look_up_failed": error})
     found, value, evidence = str(result["found"]), result.get("result"), result.get("evidence")
     kept, _ = keep(Report(said=Said.DONE, result=value))

@@ -100,16 +100,20 @@ def look_up(run: Run, step: Step, tool: Tool, key: Key, past: Past) -> None:
             and_then="it is looked up",
         )
         return
-    asked = steps.Asked(
-        kind=StepKind.RECONCILE, tool=tool.name, arguments=dict(key.arguments), contract=tool.contract, subject=key.pk
-    )
-    planned = steps.plan(run, asked)
+    planned = steps.plan(run, ask_receiver(key, tool))
     steps.wait(
         step,
         WaitingFor.RETRY,
         note=f"it is looked up at the receiver whether it happened (step {planned.number})",
         on=keys.waited_on(key),
         wake_at=None,
+    )
+
+
+def ask_receiver(key: Key, tool: Tool) -> steps.Asked:
+    """The step that looks a key up."""
+    return steps.Asked(
+        kind=StepKind.RECONCILE, tool=tool.name, arguments=dict(key.arguments), contract=tool.contract, subject=key.pk
     )
 
 

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from django.conf import settings
 from django.db import DatabaseError, transaction
 
-from runs import course, keys, lifecycle, operations, sql, steps, switches
-from runs.engine import doubt, think
+from runs import course, lifecycle, operations, sql, steps, switches
+from runs.engine import orphans, think
 from runs.engine.advance import expire
 from runs.engine.settle import book_lost
 from runs.journal import append
-from runs.models import Attempt, Key, Run, Step
-from runs.states import RUN_FINAL, AttemptOutcome, KeyState, RunState, StepKind, StepState, WaitingFor
+from runs.models import Attempt, Run, Step
+from runs.states import RUN_FINAL, AttemptOutcome, RunState, StepKind, StepState, WaitingFor
 
 log = logging.getLogger(__name__)
 
@@ -155,21 +155,6 @@ def _wake_parent(number: int) -> None:
                 course.wake_run(run, WaitingFor.CHILD, step.waiting_on, why=f"run {step.waiting_on} ended")
 
 
-def _settle_key(ident: int) -> None:
-    """An open key of a step that is over: nothing happened, or a person is asked what did."""
-    with transaction.atomic(durable=True):
-        found = Key.objects.get(pk=ident)
-        run = lifecycle.lock(found.run_id)
-        step = steps.lock(found.step_id)
-        key = keys.lock(ident)
-        freed = course.close_if_nothing_happened(key)
-        if key.state == KeyState.TAKEN:
-            past = steps.judge_past(key=key.pk)
-            if not past.open and past.may_still_act_for_s <= 0:
-                doubt.put_in_doubt(run, step, key)
-    operations.wake_lock_waiters(freed)
-
-
 def _mark_drained(number: int) -> None:
     with transaction.atomic(durable=True):
         lifecycle.lock(number)
@@ -195,7 +180,7 @@ _DUTIES: dict[str, Callable[[int], object]] = {
     "cards": _expire_cards,
     "decision": operations.apply_held_decision,
     "child": _wake_parent,
-    "key": _settle_key,
+    "key": orphans.settle,
     "drained": _mark_drained,
     "held": _unhold,
 }

@@ -8,6 +8,7 @@ from django.conf import settings
 from django.db import DatabaseError, transaction
 
 from runs import lifecycle, notify, processes
+from runs.engine import orphans
 from runs.engine.advance import advance
 from runs.engine.hand import Hand
 from runs.engine.persist import forget_connection
@@ -38,6 +39,10 @@ class Worker:
             advance(Hand(claim=claim, worker=self.ident, tools=self.tools))
         return True
 
+    def look_up_orphan(self) -> bool:
+        """Look up whether a call happened whose step is over. False: there is none to look up now."""
+        return orphans.look_up_one(self.ident, self.tools)
+
     def show_alive(self) -> None:
         if time.monotonic() - self._seen >= min(_SEEN_EVERY_S, settings.LEASE_S):
             self._seen = time.monotonic()
@@ -56,7 +61,7 @@ def work(*, draining: Callable[[], bool]) -> int:
     until = time.monotonic() + _ROUND_S
     advanced = 0
     try:
-        while not draining() and _worker.claim_and_advance():
+        while not draining() and (_worker.claim_and_advance() or _worker.look_up_orphan()):
             advanced += 1
             if time.monotonic() >= until:
                 break
