@@ -189,10 +189,33 @@ def grant_tries(step: Step, more: int) -> None:
 def count_failures(step: Step) -> int:
     """How many tries of a step failed: not those that never began, and not those whose worker was lost.
 
-    One of which it was found out afterwards that it did nothing has failed like any other.
+    One of which it was found out afterwards that it did nothing has failed like any other, unless it was lost.
     """
-    failed = [AttemptOutcome.FAILED, AttemptOutcome.UNKNOWN, AttemptOutcome.DEAD, AttemptOutcome.DISPROVED]
-    return Attempt.objects.filter(step=step, outcome__in=failed).count()
+    return int(
+        sql.fetch_row(
+            "SELECT count(*) FROM runs_attempt a WHERE a.step_id = %s AND (a.outcome IN ('failed', 'unknown', 'dead')"
+            f" OR (a.outcome = 'disproved' AND NOT {_WAS_LOST}))",
+            [step.pk],
+        )[0]
+    )
+
+
+def count_lost(step: Step) -> int:
+    """How many tries of a step lost their worker, whatever was found out about them afterwards."""
+    return int(
+        sql.fetch_row(
+            "SELECT count(*) FROM runs_attempt a WHERE a.step_id = %s AND (a.outcome = 'lost'"
+            f" OR (a.outcome IN ('disproved', 'proved') AND {_WAS_LOST}))",
+            [step.pk],
+        )[0]
+    )
+
+
+# What was known of a try before it was settled what it did stands in the journal alone.
+_WAS_LOST = (
+    "EXISTS (SELECT FROM runs_journalentry j WHERE j.run_id = a.run_id AND j.step_id = a.step_id AND j.kind = 'attempt.lost'"
+    " AND (j.after->>'attempt')::int = a.number)"
+)
 
 
 def settle_doubt(key: int, outcome: AttemptOutcome, *, why: str) -> None:

@@ -7,12 +7,12 @@ changed since voids it, and it is asked again, with old and new side by side.
 from collections.abc import Mapping
 
 from runs import approvals, facts, steps
-from runs.agents import Agent, Json, Tool, get_agents, judge_policy
+from runs.agents import Agent, Effect, Json, Tool, get_agents, judge_policy
 from runs.approvals import Replaced
 from runs.engine import doubt
 from runs.facts import Judged
 from runs.models import Approval, Fact, Key, Run, Step, WorkItem
-from runs.states import ApprovalKind, ApprovalState, KeyState, StepKind, StepState, WaitingFor
+from runs.states import KEY_OPEN, ApprovalKind, ApprovalState, KeyState, StepKind, StepState, WaitingFor
 
 # What a person is told of the work so far, before the first call that cannot be undone.
 _FACTS_TOLD = 20
@@ -29,6 +29,9 @@ def pass_gate(
     """The approval that allows the call, or None where none is needed. Asked once, stored, never recomputed."""
     if step.gated is None:
         steps.set_gate(step, _why_gated(run, step, agent, tool))
+    elif not step.gated and key is None and (doubtful := _why_doubtful(run, step, tool)):
+        # It passed before another call of this tool came in doubt, and has not been taken yet.
+        steps.set_gate(step, doubtful)
     if not step.gated:
         return None
     approval = approvals.in_effect(step)
@@ -51,11 +54,8 @@ def pass_gate(
 
 
 def _why_gated(run: Run, step: Step, agent: Agent, tool: Tool) -> str | None:
-    in_doubt = (
-        Key.objects.filter(run=run, tool=tool.name, state=KeyState.IN_DOUBT).select_related("step").exclude(step=step)
-    ).first()
-    if in_doubt is not None:
-        return f"step {in_doubt.step.number} of this tool is in doubt"
+    if reason := _why_doubtful(run, step, tool):
+        return reason
     if step.again and tool.acts:
         return f"it is a deliberate second time: {step.again}"
     if reason := tool.gate(step.arguments):
@@ -65,6 +65,18 @@ def _why_gated(run: Run, step: Step, agent: Agent, tool: Tool) -> str | None:
         return reason
     if agent.ask_first_use and tool.acts and not _was_used(agent, tool):
         return f"{agent.name} has never used {tool.name}"
+    return None
+
+
+def _why_doubtful(run: Run, step: Step, tool: Tool) -> str | None:
+    """Another call of this tool is in doubt; or it is about to be, since nobody but a person can settle it."""
+    for key in (
+        Key.objects.filter(run=run, tool=tool.name, state__in=KEY_OPEN).select_related("step").exclude(step=step)
+    ):
+        if key.state == KeyState.IN_DOUBT or (
+            tool.effect is Effect.ONCE and steps.judge_past(key=key.pk).may_have_acted
+        ):
+            return f"step {key.step.number} of this tool is in doubt"
     return None
 
 

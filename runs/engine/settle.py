@@ -233,7 +233,7 @@ def book_lost(run: Run, step: Step, attempt: Attempt, error: str) -> Sequence[st
         budgets.settle_as_reserved(attempt.pk, note=error)
     if step.state != StepState.TAKEN:
         return freed
-    lost = Attempt.objects.filter(step=step, outcome=AttemptOutcome.LOST).count()
+    lost = steps.count_lost(step)
     if run.state in RUN_FINAL:
         steps.close(step, StepState.VOID, error=error)
     elif lost >= MOST_LOST + step.tries_granted:
