@@ -24,6 +24,7 @@ from typing import Any
 import psycopg
 from django.conf import settings
 
+from console.env import process_environment
 from console.soak.marks import find_marked, make_mark
 from console.soak.parts import HOLDERS, PERFORMERS, SEATS, WORDS, Part, Victim, read_command, victim_of
 from console.soak.waiting import wait_until
@@ -55,7 +56,11 @@ class Fleet:
         self._port = _find_free_port()
         self._workers = workers
         self._env = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC_", "LONGWATCH_"))},
+            **{
+                name: value
+                for name, value in process_environment.variables.items()
+                if not name.startswith(("ANTHROPIC_", "LONGWATCH_"))
+            },
             "MARK": self.mark,
             "LONGWATCH_LEASE_S": str(lease_s),
             "LONGWATCH_GRACE_S": str(grace_s),
