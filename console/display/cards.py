@@ -6,7 +6,7 @@ from datetime import datetime
 from console.display.evidence import Evidence, show_evidence, show_subject
 from console.display.figures import plural, write_ago, write_duration
 from console.display.marks import APPROVAL, KIND, Mark
-from console.display.outside import Shown, show, show_sentence, show_title, show_value
+from console.display.outside import Shown, show, show_sentence, show_title, show_value, write_brief
 from console.display.waits import Until, say_on_expiry, say_until
 from console.display.why import Answer
 from runs.agents import Effect, Tool
@@ -20,8 +20,11 @@ TITLE_ON_BUTTON = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Argument:
+    """`brief`: in one line, where the value is long."""
+
     name: str
     value: Shown
+    brief: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -416,7 +419,7 @@ def _notes(card: ApprovalCard) -> list[Argument]:
     if not isinstance(card.evidence, dict):
         return [] if card.evidence is None else [Argument(name="evidence", value=show_value(card.evidence))]
     return [
-        Argument(name=name.replace("_", " "), value=show_value(value))
+        Argument(name=name.replace("_", " "), value=show_value(value), brief=write_brief(value))
         for name, value in card.evidence.items()
         if name not in ("tries", "key") and value is not None
     ]

@@ -8,7 +8,8 @@ from console.display.marks import VERIFIED, Mark, mark_run
 from console.display.outside import show, show_sentence
 from console.display.waits import say_and_then, say_until, say_whom
 from runs.queries.runlines import RunLine, Waiting
-from runs.states import RUN_FINAL, RunState
+from runs.queries.shapes import RunRow
+from runs.states import RUN_FINAL, RunState, Verified
 
 OVERDUE_S = 60
 
@@ -92,7 +93,7 @@ def _say(line: RunLine, now: datetime) -> tuple[str, str, str, str]:
     run = line.run
     if run.state in RUN_FINAL:
         by = f"ended {write_ago(run.ended_at, now)} ago" if run.ended_at else ""
-        return show_sentence(run.why), by, "", ""
+        return _say_end(run), by, "", ""
     if run.paused is not None:
         return (
             show_sentence(run.why),
@@ -118,6 +119,20 @@ def _say(line: RunLine, now: datetime) -> tuple[str, str, str, str]:
             return what, f"under way for {write_ago(since, now)}", f"longer than its limit of {limit}", ""
         return what, f"under way for {write_ago(since, now)}, at most {limit}", "", ""
     return show_sentence(run.why), "", "", ""
+
+
+def _say_end(run: RunRow) -> str:
+    """How it ended; of one that succeeded, what its claim is worth."""
+    if run.state == RunState.SUCCEEDED:
+        return _SUCCEEDED.get(run.verified, "It finished")
+    return show_sentence(run.why)
+
+
+_SUCCEEDED: dict[str, str] = {
+    Verified.VERIFIED: "It finished; what it claims was checked outside, and holds",
+    Verified.NOT_VERIFIED: "It finished; what it claims was not checked outside",
+    Verified.REFUTED: "It finished; what it claims was checked outside, and does not hold",
+}
 
 
 def _say_waiting(waiting: Waiting, waiting_for: str, changed_at: datetime, now: datetime) -> tuple[str, str, str]:

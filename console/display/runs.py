@@ -88,7 +88,7 @@ class RunHead:
     paused: bool
     settled: bool
     stop_says: list[str]
-    bar_note: str
+    ends_at: datetime | None
 
 
 def show_head(run: RunDetail, extras: RunExtras, *, may_stop: bool, may_decide: bool) -> RunHead:
@@ -121,7 +121,7 @@ def show_head(run: RunDetail, extras: RunExtras, *, may_stop: bool, may_decide: 
         paused=run.paused is not None,
         settled=ended and not run.in_flight,
         stop_says=_say_stop(run),
-        bar_note=next((a.words for a in why.answers if a.label == "Until" and a.at is not None), ""),
+        ends_at=next((a.until for a in why.answers if a.until is not None), None),
     )
 
 
