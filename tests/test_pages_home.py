@@ -1,5 +1,6 @@
 """The first page: what needs a person comes first, most urgent on top, and everything is a link."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -36,7 +37,7 @@ def test_what_needs_a_person_is_counted_by_kind_with_what_expires_next(operator:
     words = read(page)
     assert "3 things need a person." in words
     assert f"2 approvals to decide The first: refund-desk, run {second.run.pk}: Refund 420.00 of order 1002" in words
-    assert "expires in 8 min · oldest waits 30 s" in words
+    assert re.search(r"expires in 8 min · oldest waits [34]\d s", words)
     assert "1 effect is in doubt" in words
     html = page.content.decode()
     assert f'href="/approvals/{second.card.pk}"' in html
