@@ -5,7 +5,7 @@ from django.urls import URLPattern, URLResolver, path
 
 from console.api.app import read_urls
 from console.live.stream import live
-from console.views import approvals, frame, home, run, runs, sign_in, start
+from console.views import approvals, facts, frame, home, run, runs, sign_in, start
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", home.show_home, name="home"),
@@ -31,7 +31,14 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("approvals/together/approve", approvals.approve_together, name="approve-together"),
     path("approvals/<int:number>/panels/evidence", approvals.show_evidence_panel, name="approval-evidence"),
     path("approvals/<int:number>/panels/news", approvals.show_news_panel, name="approval-news"),
-    path("facts/<int:number>/recheck", approvals.recheck, name="recheck"),
+    path("approvals/<int:number>/freshen", approvals.freshen, name="freshen"),
+    path("facts", facts.show_facts, name="facts"),
+    path("facts/panels/list", facts.show_list_panel, name="facts-list"),
+    path("facts/<int:number>", facts.show_fact, name="fact"),
+    path("facts/<int:number>/panels/story", facts.show_fact_panel, name="fact-story"),
+    path("facts/<int:number>/recheck", facts.recheck, name="recheck"),
+    path("facts/<int:number>/correct", facts.correct, name="correct-fact"),
+    path("facts/<int:number>/extend", facts.extend, name="extend-fact"),
     path("panels/nav", frame.show_nav, name="nav"),
     path("panels/switches", frame.show_switch_bars, name="switch-bars"),
     path("theme", frame.set_theme, name="theme"),

@@ -18,7 +18,7 @@ from runs.agents import Agent, get_agents
 from runs.clock import real_now
 from runs.errors import Conflict, Forbidden, Malformed, NotFound, UnknownAgent, WrongState
 from runs.journal import Actor, append, require_transaction
-from runs.models import AgentGrant, ApiToken, Approval, Run
+from runs.models import AgentGrant, ApiToken, Approval, Fact, Run
 from runs.queries.paging import EVERY_AGENT, in_range
 from runs.sanitise import clean_text
 
@@ -165,6 +165,16 @@ def get_approval(user: AbstractBaseUser, approval: int) -> Approval:
     found = cards.first() if in_range(approval) else None
     if found is None:
         raise NotFound("approval", approval)
+    return found
+
+
+def get_fact(user: AbstractBaseUser, fact: int) -> Fact:
+    """Raises: NotFound, also for one of an agent that the person may not see."""
+    agents = visible_agents(user)
+    rows = Fact.objects.filter(pk=fact).select_related("run")
+    found = (rows if EVERY_AGENT in agents else rows.filter(run__agent__in=agents)).first() if in_range(fact) else None
+    if found is None:
+        raise NotFound("fact", fact)
     return found
 
 

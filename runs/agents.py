@@ -488,6 +488,13 @@ class Agent:
     def checker_of(self, fact: str) -> Tool | None:
         return _longest(self.recheck, fact)
 
+    def reader_of(self, fact: str, source_tool: str) -> Tool | None:
+        """The read tool that can check a fact again: the agent's own for it, else the tool it came from."""
+        if checker := self.checker_of(fact):
+            return checker
+        origin = self.tool(source_tool) if source_tool else None
+        return origin if origin is not None and origin.effect is Effect.READ else None
+
     @cached_property
     def contract(self) -> str:
         """SHA-256 (hex) over the agent's tools: what a run that is under way relies on."""

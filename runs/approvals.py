@@ -401,6 +401,16 @@ def void_all(run: int, *, why: str, step: int | None = None) -> int:
     return voided
 
 
+def void_about_fact(fact: int, *, why: str) -> None:
+    """Close the open questions about a fact: they are answered otherwise."""
+    require_transaction()
+    cards = Approval.objects.select_for_update(of=("self",), no_key=True).filter(
+        fact_id=fact, kind=ApprovalKind.FACT, state=ApprovalState.PENDING
+    )
+    for card in cards.order_by("pk"):
+        void(card, why=why)
+
+
 def expire(approval: Approval) -> None:
     _move(approval, ApprovalState.EXPIRED, why="nobody decided in time")
     append("approval.expired", run=approval.run_id, step=approval.step_id, after={"approval": approval.pk})

@@ -6,7 +6,7 @@ Several writers together, below operations and engine. The caller has opened the
 from collections.abc import Iterable
 from datetime import datetime
 
-from runs import approvals, keys, lifecycle, sql, steps
+from runs import approvals, facts, keys, lifecycle, sql, steps
 from runs.agents import Json
 from runs.journal import RUNTIME, Actor, append
 from runs.models import Approval, Key, Run, Step
@@ -250,6 +250,7 @@ def _end_one(run: Run, to: RunState, reason: str, outcome: Json, verified: Verif
         Key.objects.select_for_update(of=("self",), no_key=True).filter(run=run, state=KeyState.TAKEN).order_by("pk")
     ):
         freed += close_if_nothing_happened(key)
+    facts.retire(run.pk)
     if not lifecycle.mark_drained(run.pk):
         append("run.draining", run=run.pk)
     return freed

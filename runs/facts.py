@@ -86,6 +86,7 @@ def record(
         "source_step_id": step,
         "max_age_s": max_age_s,
         "derived_from": sql.jsonb(parents),
+        "extended_from_s": None,
     }
     if fact is None:
         fact = _insert(run, name, clean, observed_at, columns)
@@ -155,8 +156,8 @@ def check_same(fact: Fact, *, began_at: datetime, step: int) -> None:
     """Its source said the same: verified as of when that reading began. Approvals stand."""
     require_transaction()
     sql.execute(
-        f"UPDATE runs_fact SET observed_at = {_FIRST_OBSERVED}, verified_at = {_LAST_VERIFIED}, {_SETTLED_BY_READING}"
-        " WHERE id = %(id)s",
+        f"UPDATE runs_fact SET observed_at = {_FIRST_OBSERVED}, verified_at = {_LAST_VERIFIED}, {_SETTLED_BY_READING},"
+        f" {_NOT_EXTENDED} WHERE id = %(id)s",
         {"at": began_at, "id": fact.pk},
     )
     _tell_derived(fact, changed=False)
@@ -193,7 +194,7 @@ def check_changed(fact: Fact, value: Json, *, began_at: datetime, step: int) -> 
     old = fact.value
     sql.execute(
         "UPDATE runs_fact SET value = %(value)s, version = version + 1, observed_at = %(at)s, verified_at = %(at)s,"
-        f" source_step_id = %(step)s, {_SETTLED_BY_READING} WHERE id = %(id)s",
+        f" source_step_id = %(step)s, {_SETTLED_BY_READING}, {_NOT_EXTENDED} WHERE id = %(id)s",
         {"value": sql.jsonb(value), "at": began_at, "step": step, "id": fact.pk},
     )
     fact.refresh_from_db()
@@ -230,7 +231,7 @@ def confirm(fact: Fact, *, actor: Actor) -> None:
     require_transaction()
     sql.execute(
         "UPDATE runs_fact SET verified_at = c.at, observed_at = coalesce(observed_at, c.at), check_failed_at = NULL,"
-        f" check_tries = 0, contradicted_at = NULL FROM {_NOW} WHERE id = %s",
+        f" check_tries = 0, contradicted_at = NULL, {_NOT_EXTENDED} FROM {_NOW} WHERE id = %s",
         [fact.pk],
     )
     _tell_derived(fact, changed=False)
@@ -243,7 +244,7 @@ def correct(fact: Fact, value: Json, *, actor: Actor) -> None:
     old = fact.value
     sql.execute(
         "UPDATE runs_fact SET value = %s, version = version + 1, observed_at = c.at, verified_at = c.at,"
-        f" check_failed_at = NULL, check_tries = 0, contradicted_at = NULL FROM {_NOW} WHERE id = %s",
+        f" check_failed_at = NULL, check_tries = 0, contradicted_at = NULL, {_NOT_EXTENDED} FROM {_NOW} WHERE id = %s",
         [sql.jsonb(value), fact.pk],
     )
     fact.refresh_from_db()
@@ -252,6 +253,41 @@ def correct(fact: Fact, value: Json, *, actor: Actor) -> None:
     append(
         "fact.corrected", actor=actor, run=fact.run_id, before={"value": old}, after={"fact": fact.name, "value": value}
     )
+
+
+def extend(fact: Fact, *, by_s: float, actor: Actor, why: str) -> None:
+    """Let a fact be used for longer than its max age: once, at most as long again, until it is read again.
+
+    Raises: Malformed, Conflict.
+    """
+    require_transaction()
+    if not why.strip():
+        raise Malformed("Extending a fact needs a reason.", remedy="Say why the value still holds.")
+    if fact.extended_from_s is not None:
+        raise Conflict(f"{fact.name} was extended already.", remedy="Check it again, confirm or correct it.")
+    if not 0 < by_s <= fact.max_age_s:
+        raise Malformed(
+            f"{fact.name} can be extended by at most its own limit, {fact.max_age_s:g} s; this is {by_s:g} s.",
+            remedy="Give less, or check it again.",
+        )
+    sql.execute(
+        "UPDATE runs_fact SET extended_from_s = max_age_s, max_age_s = max_age_s + %s WHERE id = %s", [by_s, fact.pk]
+    )
+    append(
+        "fact.extended",
+        actor=actor,
+        run=fact.run_id,
+        before={"max_age_s": fact.max_age_s},
+        after={"fact": fact.name, "max_age_s": fact.max_age_s + by_s},
+        why=why,
+    )
+    fact.refresh_from_db()
+
+
+def retire(run: int) -> None:
+    """The run has ended: its facts hold nothing up any more."""
+    require_transaction()
+    sql.execute("UPDATE runs_fact SET live = false WHERE run_id = %s AND live", [run])
 
 
 def note_use(judged: Iterable[Judged], *, attempt: int | None = None, approval: int | None = None) -> None:
@@ -282,6 +318,9 @@ def shown(judged: Iterable[Judged]) -> list[dict[str, Json]]:
 
 # The running clock, once for a whole statement.
 _NOW = "(SELECT lw_clock() AS at OFFSET 0) c"
+
+# A reading ends what a person had allowed beyond the max age.
+_NOT_EXTENDED = "max_age_s = coalesce(extended_from_s, max_age_s), extended_from_s = NULL"
 
 # A date that has not come yet is none.
 _FIRST_OBSERVED = "CASE WHEN observed_at <= lw_clock() THEN observed_at ELSE %(at)s END"
@@ -356,8 +395,8 @@ def _tell_derived(fact: Fact, *, changed: bool) -> None:
 
 def _insert(run: Run, name: str, value: Json, observed_at: datetime | None, columns: dict[str, object]) -> Fact:
     (ident,) = sql.fetch_row(
-        f"INSERT INTO runs_fact (run_id, name, value, version, observed_at, verified_at, check_tries, {', '.join(columns)})"
-        f" VALUES (%s, %s, %s, 1, %s, %s, 0, {', '.join(['%s'] * len(columns))}) RETURNING id",
+        f"INSERT INTO runs_fact (run_id, name, value, version, observed_at, verified_at, check_tries, live,"
+        f" {', '.join(columns)}) VALUES (%s, %s, %s, 1, %s, %s, 0, true, {', '.join(['%s'] * len(columns))}) RETURNING id",
         [run.pk, name, sql.jsonb(value), observed_at, observed_at, *columns.values()],
     )
     return Fact.objects.get(pk=ident)

@@ -64,6 +64,15 @@ PAGES: dict[str, list[Page]] = {
     ],
     "approvals/<int:number>/panels/evidence": [Page()],
     "approvals/<int:number>/panels/news": [Page()],
+    "approvals/<int:number>/freshen": [Page(may=RUNNERS | {APPROVER}, form={}, ok=302)],
+    "facts": [Page()],
+    "facts/panels/list": [Page()],
+    "facts/<int:number>": [Page()],
+    "facts/<int:number>/panels/story": [Page()],
+    "facts/<int:number>/correct": [Page(may=frozenset({APPROVER, ADMIN}), form={"version": "1", "value": "2"}, ok=302)],
+    "facts/<int:number>/extend": [
+        Page(may=frozenset({APPROVER, ADMIN}), form={"minutes": "1", "reason": "because"}, ok=302)
+    ],
     "facts/<int:number>/recheck": [Page(may=RUNNERS | {APPROVER}, form={}, ok=302)],
     "panels/nav": [Page()],
     "panels/switches": [Page()],

@@ -62,11 +62,11 @@ class Case:
 
 
 def planned(engine: Engine, order: str) -> tuple[Run, Approval | None, Callable[[], object]]:
-    """The call is planned when the run wakes."""
-    wait = call("wait_until", seconds=300, reason="a parcel")
-    run = engine.start(*engine.read(order), [wait], [call("pay_keyed", order=order, amount="5.00")])
+    """The call was planned and is held by a switch, which is released in the morning."""
+    switch = operations.engage_switch("tool:pay_keyed", reason="overnight", by=engine.person)
+    run = engine.start(*engine.read(order), [call("pay_keyed", order=order, amount="5.00")])
     engine.go(run)
-    return run, None, lambda: None
+    return run, None, lambda: operations.release_switch(switch.pk, reason="morning", by=engine.person)
 
 
 def pending(engine: Engine, order: str) -> tuple[Run, Approval | None, Callable[[], object]]:
@@ -216,6 +216,29 @@ def test_three_days_later_over_midnight_the_run_is_told_the_right_date_and_acts_
     # What it knew was three days old: it was read again, and then acted upon.
     assert (run.state, engine.paid(order)) == (RunState.SUCCEEDED, 1)
     assert list(FactCheck.objects.filter(fact__run=run).values_list("outcome", flat=True)) == ["same"]
+
+
+def test_what_has_aged_while_a_run_slept_is_read_again_before_it_thinks(engine: Engine) -> None:
+    orders = [engine.order("900.00") for _ in range(2)]
+    run = engine.start(
+        [call("read_order", order=orders[0]), call("read_order", order=orders[1])],
+        [call("record_fact", name=f"order.{o}", from_step=n) for n, o in enumerate(orders, 2)],
+        [call("record_fact", name="mood", value="good", max_age_s=30)],
+        [call("wait_until", seconds=300, reason="a parcel")],
+        [call("pay_keyed", order=orders[0], amount="5.00")],
+    )
+    engine.go(run)
+    asleep = Step.objects.filter(run=run).latest("number").number
+    engine.shop.change_order(orders[1], paid="77.00")
+    clock.shift(timedelta(seconds=400))
+    engine.go(run)
+    assert (run.state, engine.paid(orders[0])) == (RunState.SUCCEEDED, 1)
+    after = Step.objects.filter(run=run, number__gt=asleep).order_by("number").values_list("kind", "tool")
+    # Both were read again, once each; then it thought, told what had changed; the call needed no check of its own.
+    kinds = [kind for kind, _ in after]
+    assert kinds == ["check", "check", "think", "act", "think", "finish"]
+    (changed,) = FactCheck.objects.filter(fact__run=run, outcome="changed")
+    assert changed.fact.name == f"order.{orders[1]}"
 
 
 def test_an_amount_that_follows_from_a_fact_which_changed_while_the_approval_waited_is_not_paid(engine: Engine) -> None:

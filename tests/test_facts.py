@@ -9,7 +9,7 @@ from django.db import transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runs import clock, facts, lifecycle, sql, steps
+from runs import clock, facts, lifecycle, operations, sql, steps
 from runs.errors import Conflict, Malformed
 from runs.journal import Actor
 from runs.models import Attempt, Fact, FactCheck, FactUse, FactVersion, Run, Step
@@ -380,15 +380,16 @@ class TestBeforeACall:
 
     def test_when_one_of_those_has_changed_the_call_is_not_made(self, engine: Engine) -> None:
         order = engine.order()
+        switch = operations.engage_switch("tool:pay_keyed", reason="wait", by=engine.person)
         run = engine.start(
             *engine.read(order),
             [call("record_fact", name="total", value="5.00", derived_from=[f"order.{order}"], max_age_s=60)],
-            [call("wait_until", seconds=300, reason="a parcel")],
             [call("pay_keyed", order=order, amount="5.00", rests_on=["total"])],
         )
         engine.go(run)
         engine.shop.change_order(order, paid="77.00")
         wait(400)
+        operations.release_switch(switch.pk, reason="go on", by=engine.person)
         engine.go(run)
         assert engine.paid(order) == 0
         (step,) = engine.steps(run, "pay_keyed")

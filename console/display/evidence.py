@@ -34,6 +34,7 @@ class Evidence:
     share: float
     gauge: str
     hot: bool
+    aged: bool
     may_recheck: bool
 
     @property
@@ -65,6 +66,7 @@ def show_evidence(shown: FactShown, now: FactNow | None, may_recheck: bool, *, r
         share=100.0 if age_s is None or not max_age_s else percent(age_s, max_age_s),
         gauge=FACT_GAUGE.get(state, "high"),
         hot=changed or state not in USABLE,
+        aged=now is not None and state != FactState.FRESH,
         may_recheck=may_recheck and now is not None and state not in USABLE and bool(now.source_tool),
     )
 

@@ -25,17 +25,22 @@ class Frame:
     now: datetime
     to_decide: str
     doubts: int
+    facts: str
     bars: list[Bar]
 
 
 def show_frame(shell: Shell) -> Frame:
-    many = shell.to_decide >= COUNTED
     return Frame(
         now=shell.now,
-        to_decide="" if not shell.to_decide else f"{COUNTED - 1}+" if many else str(shell.to_decide),
+        to_decide=_write_capped(shell.to_decide),
         doubts=shell.doubts,
+        facts=_write_capped(shell.facts),
         bars=[_show_bar(switch) for switch in shell.switches],
     )
+
+
+def _write_capped(count: int) -> str:
+    return "" if not count else f"{COUNTED - 1}+" if count >= COUNTED else str(count)
 
 
 def _show_bar(switch: Engaged) -> Bar:

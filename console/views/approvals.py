@@ -19,7 +19,6 @@ from console.display.cards import CardView, say_verdict, show_card
 from console.display.figures import plural
 from console.display.inbox import InboxItem, show_item
 from console.display.outside import show
-from console.views.frame import read_next
 from console.views.readers import for_readers
 from runs import clock, operations, queries, voting
 from runs.access import Action
@@ -205,11 +204,14 @@ def _show_together(request: Reader, *, told: list[tuple[int, str]]) -> HttpRespo
 
 @require_POST
 @for_readers
-def recheck(request: Reader, number: int) -> HttpResponse:
-    """Queue a check of a fact through its own source, and go back to where it was asked for."""
-    operations.recheck_fact(number, by=request.user)
-    messages.success(request, "It is being checked again. What its source says shows here.")
-    return HttpResponseRedirect(read_next(request))
+def freshen(request: Reader, number: int) -> HttpResponse:
+    """Check what a card rests on and has aged. The page asks for it when it is opened; without scripts a button does."""
+    names = operations.recheck_card(number, by=request.user)
+    said = f"{plural(len(names), 'fact')} {'is' if len(names) == 1 else 'are'} being read again." if names else ""
+    if request.headers.get("HX-Request") == "true":
+        return render(request, "approvals/freshened.html", {"said": said})
+    messages.success(request, said or "Nothing of it could be read again.")
+    return HttpResponseRedirect(reverse("approval", args=[number]))
 
 
 def _find(request: Reader, number: int) -> Found:
@@ -253,6 +255,9 @@ def _show(
         "is_mine": bool(card.claimed_by) and found.view.claimed_by == card.claimed_by == request.user.get_username(),
         "can_undo": found.view.held_until is not None and found.view.held_by == request.user.get_username(),
         "reasons": REJECT_REASONS,
+        "has_aged": found.view.open
+        and any(fact.aged for fact in found.view.evidence)
+        and request.rights.may(Action.RECHECK, card.agent),
         "place": place,
         "next_card": next((n for n in numbers if n != card.id and (not place or numbers.index(n) >= place)), None),
         "is_inbox": is_inbox,

@@ -13,7 +13,7 @@ from console.timeline import draw
 from console.views.finding import Found
 from runs import queries
 from runs.access import Action
-from runs.agents import get_agents
+from runs.agents import Agent, get_agents
 from runs.engine import briefing
 from runs.errors import NotFound
 from runs.queries import Window
@@ -116,9 +116,9 @@ def _facts(request: Reader, found: Found) -> dict[str, Any]:
     }
 
 
-def _can_check(agent: Any, row: queries.FactRow) -> bool:
+def _can_check(agent: Agent, row: queries.FactRow) -> bool:
     source = row.source if isinstance(row.source, dict) else {}
-    return agent.checker_of(row.name) is not None or agent.tool(str(source.get("tool") or "")) is not None
+    return agent.reader_of(row.name, str(source.get("tool") or "")) is not None
 
 
 def _work(request: Reader, found: Found) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from django.db import InterfaceError, OperationalError, transaction
 
 from runs import course, lifecycle, operations, sql, steps, switches
 from runs.agents import get_agent
-from runs.engine import act, check, decide, finish, progress, think
+from runs.engine import act, check, decide, finish, freshen, progress, think
 from runs.engine.hand import Hand
 from runs.engine.toolhost import CannotStart
 from runs.engine.waits import ask_about_failure, wait_for_contract
@@ -73,6 +73,8 @@ def _choose(hand: Hand) -> Step | Next:
             _wait_for_agent(run, open_steps)
             course.rest(run, holding=True)
             return Next.PARKED
+        if not open_steps and freshen.check_ahead(run):
+            open_steps = steps.open_steps(run.pk)
         if not open_steps:
             if stall := progress.find_stall(run, agent):
                 ask_about_failure(run, steps.plan(run, steps.Asked(kind=StepKind.THINK)), "no progress", stall)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from django.db import transaction
 
-from runs import clock, course, facts, keys, operations, steps
+from runs import approvals, clock, course, facts, keys, operations, steps
 from runs.agents import Agent, Json, Tool, digest, get_agent
 from runs.engine import doubt, freshen, harmless
 from runs.engine.hand import Hand, backoff, later
@@ -96,6 +96,9 @@ def _settle_check(settling: Settling, outcome: Outcome) -> None:
         result: Json = {"fact": fact.name, "outcome": CheckOutcome.CHANGED, "old": old, "new": value}
         steps.close(step, StepState.DONE, result=result)
         course.void_dependents(run, facts.names_resting_on(run, fact.name), old=old, new=value)
+    fact.refresh_from_db()
+    if fact.check_failed_at is None:
+        approvals.void_about_fact(fact.pk, why="its source could say again")
     course.wake_run(run, WaitingFor.FACT, fact.name, why=f"{fact.name} was checked")
 
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
-from runs import approvals, facts, operations, steps
+from runs import approvals, facts, operations, sql, steps
 from runs.engine.hand import later
 from runs.facts import Judged
-from runs.models import Approval, Fact, Run, Step
-from runs.states import ApprovalKind, ApprovalState, FactState, WaitingFor
+from runs.models import Approval, Fact, Run, Step, WorkItem
+from runs.states import ApprovalKind, ApprovalState, FactState, WaitingFor, WorkState
 
 _ROUNDS = 3
+AWAY_S = 60.0
+MOST_AHEAD = 20
 
 
 def freshen(run: Run, step: Step, stale: Sequence[Judged]) -> None:
@@ -38,6 +40,35 @@ def freshen(run: Run, step: Step, stale: Sequence[Judged]) -> None:
         wake_at=later(60),
         and_then="it is looked at again",
     )
+
+
+def check_ahead(run: Run) -> int:
+    """Before a run that was away thinks again: check what has aged meanwhile, so that it plans on what is so now.
+
+    Each fact once per wake, at most so many; of more, those that open work names. How many checks were planned.
+    """
+    aged = sql.fetch_all(_AGED, {"run": run.pk, "away": AWAY_S})
+    if len(aged) > MOST_AHEAD:
+        titles = list(WorkItem.objects.filter(run=run, state=WorkState.OPEN).values_list("title", flat=True))
+        aged = [(ident, name) for ident, name in aged if any(name.rpartition(".")[2] in title for title in titles)]
+    planned = 0
+    for fact in Fact.objects.filter(pk__in=[ident for ident, _ in aged[:MOST_AHEAD]]).order_by("pk"):
+        if (checker := operations.checker_of(fact)) is not None:
+            operations.plan_check(run, fact, checker)
+            planned += 1
+    return planned
+
+
+# Not fresh, and not checked since the last think.
+_AGED = """
+    SELECT f.id, f.name FROM runs_run r JOIN runs_fact f ON f.run_id = r.id
+    WHERE r.id = %(run)s AND r.last_thought_at <= lw_clock() - make_interval(secs => %(away)s)
+        AND lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, lw_clock())
+            <> 'fresh'
+        AND NOT EXISTS (SELECT FROM runs_step s WHERE s.run_id = r.id AND s.kind = 'check' AND s.fact_id = f.id
+            AND s.created_at > r.last_thought_at)
+    ORDER BY f.id
+"""
 
 
 def _check(run: Run, fact: Fact, checked: list[str], below: frozenset[int]) -> Fact | None:

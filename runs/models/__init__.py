@@ -4,6 +4,7 @@ from runs.models.access import AgentGrant, ApiToken, StartRequest
 from runs.models.approval import Approval, Decision
 from runs.models.artifact import Artifact
 from runs.models.budget import Budget, LedgerEntry
+from runs.models.credential import Credential
 from runs.models.event import Event
 from runs.models.fact import Fact, FactCheck, FactUse, FactVersion
 from runs.models.journal import JournalEntry
@@ -22,6 +23,7 @@ __all__ = [
     "Artifact",
     "Attempt",
     "Budget",
+    "Credential",
     "Decision",
     "Event",
     "Fact",

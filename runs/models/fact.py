@@ -1,5 +1,5 @@
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 from runs.states import CheckOutcome
 
@@ -27,14 +27,43 @@ class Fact(models.Model):
     check_failed_at = models.DateTimeField(null=True)
     check_tries = models.PositiveIntegerField(default=0)
     contradicted_at = models.DateTimeField(null=True)
+    # What its max age was before a person extended it, until it is read again.
+    extended_from_s = models.FloatField(null=True)
+    # False once its run has ended: then it holds nothing up.
+    live = models.BooleanField(default=True)
 
     class Meta:
         constraints = [
             models.UniqueConstraint(name="fact_once_per_run", fields=["run", "name"]),
+            models.CheckConstraint(
+                name="fact_extended_by_something",
+                condition=Q(extended_from_s__isnull=True) | Q(extended_from_s__lt=F("max_age_s")),
+            ),
             # Neither NaN nor infinity: nothing is fresh for ever.
             models.CheckConstraint(name="fact_ages", condition=Q(max_age_s__gt=0, max_age_s__lt=LONGEST_AGE_S)),
         ]
-        indexes = [models.Index(name="fact_by_source", fields=["source_tool", "name"])]
+        # One for each list of the facts page: it holds what the list shows and nothing of ended runs. Those by the end
+        # of their age (fact_by_end, fact_ageing) are in SQL.
+        indexes = [
+            models.Index(name="fact_by_source", fields=["source_tool", "name"], condition=Q(live=True)),
+            models.Index(name="fact_by_verified", fields=["verified_at", "id"], condition=Q(live=True)),
+            models.Index(
+                name="fact_contradicted",
+                fields=["contradicted_at"],
+                condition=Q(live=True, contradicted_at__isnull=False),
+            ),
+            models.Index(
+                name="fact_check_failed",
+                fields=["check_failed_at"],
+                condition=Q(live=True, check_failed_at__isnull=False),
+            ),
+            models.Index(
+                name="fact_without_date",
+                fields=["id"],
+                condition=Q(live=True)
+                & (Q(observed_at__isnull=True) | Q(verified_at__isnull=True) | Q(verified_at__lt=F("observed_at"))),
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} of run {self.run_id}"

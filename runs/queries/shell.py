@@ -1,4 +1,4 @@
-"""What the frame around every page shows: what waits for a person, and what is switched off. Three queries."""
+"""What the frame around every page shows: what waits for a person, what is not fresh, what is switched off. Four queries."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from datetime import datetime
 
 from runs import clock
 from runs.models import Approval
+from runs.queries.factlists import count_facts_to_look_at
 from runs.queries.paging import within
 from runs.queries.switches import list_engaged
 from runs.states import ApprovalKind, ApprovalState
@@ -28,11 +29,14 @@ class Engaged:
 
 @dataclass(frozen=True, kw_only=True)
 class Shell:
-    """`to_decide`: pending cards that this reader sees, doubts among them, at most COUNTED. `now`: when this was read."""
+    """`to_decide`: pending cards that this reader sees, doubts among them, at most COUNTED. `facts`: those that nothing may
+    act on now, at most COUNTED. `now`: when this was read.
+    """
 
     now: datetime
     to_decide: int
     doubts: int
+    facts: int
     switches: list[Engaged]
 
 
@@ -51,4 +55,10 @@ def read_shell(*, agents: Collection[str]) -> Shell:
         )
         for switch in list_engaged(agents=agents, limit=SWITCHES_SHOWN)
     ]
-    return Shell(now=clock.now(), to_decide=len(kinds), doubts=kinds.count(ApprovalKind.VERDICT), switches=switches)
+    return Shell(
+        now=clock.now(),
+        to_decide=len(kinds),
+        doubts=kinds.count(ApprovalKind.VERDICT),
+        facts=count_facts_to_look_at(agents=agents),
+        switches=switches,
+    )

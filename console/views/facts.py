@@ -1,0 +1,188 @@
+"""Facts over all runs that are not finished, one fact with its story, and what a person may do about it."""
+
+import json
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from console.access import Reader
+from console.display.facts import say_empty, show_groups, show_story, show_tabs
+from console.views.frame import read_next
+from console.views.readers import for_readers
+from runs import operations
+from runs.access import Action
+from runs.agents import Json, get_agents
+from runs.errors import Conflict, Forbidden, LongwatchError, Malformed, NotFound
+from runs.queries.factlists import SHOWN, FactList, FactOver, list_facts_over_runs
+from runs.queries.factstory import FactStory, find_fact_story
+from runs.sanitise import clean_json
+
+MOST_TEXT = 20_000
+
+
+@require_safe
+@for_readers
+def show_facts(request: Reader) -> HttpResponse:
+    return render(request, "facts/facts.html", _describe_list(request) | {"section": "facts"})
+
+
+@require_safe
+@for_readers
+def show_list_panel(request: Reader) -> HttpResponse:
+    return render(request, "facts/list.html", _describe_list(request))
+
+
+@require_safe
+@for_readers
+def show_fact(request: Reader, number: int) -> HttpResponse:
+    return _show_fact(request, number)
+
+
+@require_safe
+@for_readers
+def show_fact_panel(request: Reader, number: int) -> HttpResponse:
+    return render(request, "facts/story.html", _describe_fact(request, number))
+
+
+@require_POST
+@for_readers
+def recheck(request: Reader, number: int) -> HttpResponse:
+    """Queue a check of a fact through its own source, and go back to where it was asked for."""
+    try:
+        operations.recheck_fact(number, by=request.user)
+    except Conflict as refusal:
+        return _show_fact(request, number, refusal=refusal, status=409)
+    messages.success(request, "It is being checked again. What its source says shows here.")
+    return HttpResponseRedirect(read_next(request))
+
+
+@require_POST
+@for_readers
+def correct(request: Reader, number: int) -> HttpResponse:
+    def act() -> str:
+        operations.correct_fact(number, _read_value(request), by=request.user, version=_read_version(request))
+        return "Corrected. What rested on the old value is void, and the agent thinks again with both."
+
+    return _act(request, number, act, {"value": request.POST.get("value", "")[:MOST_TEXT]})
+
+
+@require_POST
+@for_readers
+def extend(request: Reader, number: int) -> HttpResponse:
+    def act() -> str:
+        reason = request.POST.get("reason", "").strip()[:2000]
+        operations.extend_fact(number, by_s=_read_minutes(request) * 60, reason=reason, by=request.user)
+        return "Extended. The next reading of it ends that."
+
+    typed = {name: request.POST.get(name, "")[:2000] for name in ("minutes", "reason")}
+    return _act(request, number, act, typed)
+
+
+def _act(request: Reader, number: int, act: Any, typed: dict[str, str]) -> HttpResponse:
+    """One operation. Refused: the fact as it is now, with why, and what was typed."""
+    try:
+        said = act()
+    except (NotFound, Forbidden):
+        raise
+    except LongwatchError as refusal:
+        status = 409 if isinstance(refusal, Conflict) else 422
+        return _show_fact(request, number, refusal=refusal, typed=typed, status=status)
+    messages.success(request, said)
+    return HttpResponseRedirect(reverse("fact", args=[number]))
+
+
+def _describe_list(request: Reader) -> dict[str, Any]:
+    """Raises: Malformed."""
+    source, name = request.GET.get("source"), request.GET.get("name")
+    word = request.GET.get("state", FactList.STALE)
+    try:
+        which = FactList(word)
+    except ValueError:
+        raise Malformed(f"{word[:40]!r} is no list of facts.", remedy=f"Known: {', '.join(FactList)}.") from None
+    page = list_facts_over_runs(which, agents=request.rights.agents, source=source, name=name)
+    return {
+        "groups": show_groups(page, {fact.id: _may_recheck(request, fact) for fact in page.facts}),
+        "fact_tabs": show_tabs(page, None if source is not None else which),
+        "empty": say_empty(which),
+        "source": source,
+        "name": name,
+        "which": which.value,
+        "more": page.more,
+        "most": SHOWN,
+        "now": page.now,
+        "query": request.GET.urlencode(),
+    }
+
+
+def _may_recheck(request: Reader, fact: FactOver) -> bool:
+    agent = get_agents().get(fact.agent)
+    checkable = agent is not None and agent.reader_of(fact.name, fact.source_tool) is not None
+    return checkable and request.rights.may(Action.RECHECK, fact.agent)
+
+
+def _find(request: Reader, number: int) -> FactStory:
+    """Raises: NotFound."""
+    story = find_fact_story(number, agents=request.rights.agents)
+    if story is None:
+        raise NotFound("fact", number)
+    return story
+
+
+def _describe_fact(request: Reader, number: int) -> dict[str, Any]:
+    story = _find(request, number)
+    agent = get_agents().get(story.agent)
+    view = show_story(
+        story,
+        checkable=agent is not None and agent.reader_of(story.name, story.source_tool) is not None,
+        may_recheck=request.rights.may(Action.RECHECK, story.agent),
+        may_decide=request.rights.may(Action.DECIDE, story.agent),
+    )
+    return {"fact": view, "now": story.now}
+
+
+def _show_fact(
+    request: Reader,
+    number: int,
+    *,
+    refusal: LongwatchError | None = None,
+    typed: dict[str, str] | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    context = _describe_fact(request, number) | {"section": "facts", "refusal": refusal, "typed": typed or {}}
+    return render(request, "facts/fact.html", context, status=status)
+
+
+def _read_value(request: Reader) -> Json:
+    """JSON if it is that, else the text. Raises: Malformed."""
+    text = request.POST.get("value", "").strip()
+    if not text:
+        raise Malformed("A correction needs the right value.")
+    if len(text) > MOST_TEXT:
+        raise Malformed(f"The value has more than {MOST_TEXT} characters.", remedy="Shorten it.")
+    try:
+        return clean_json(json.loads(text))
+    except ValueError:
+        return clean_json(text)
+
+
+def _read_version(request: Reader) -> int:
+    """The value that was seen: without it a correction could land on another one. Raises: Malformed."""
+    text = request.POST.get("version", "")
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise Malformed("The form does not say which value it is about.", remedy="Open the fact again.")
+    return int(text)
+
+
+def _read_minutes(request: Reader) -> float:
+    """Raises: Malformed."""
+    try:
+        minutes = float(request.POST.get("minutes", ""))
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes < 1e8:  # NaN compares false
+        raise Malformed("Extending says by how many minutes.", remedy="Write a number, as 15.")
+    return minutes
