@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 from runs import notify, operations
 from runs.access import Role
 from runs.approvals import Said
+from runs.models import Decision
 from runs.states import Verdict
 from tests import page_situations, situations
 from tests.browser.browsing import Browsing
@@ -127,3 +128,25 @@ def test_on_a_quiet_page_ages_go_on_and_a_fact_becomes_stale_by_itself(browsing:
     shown = clock.inner_text(), total.inner_text()
     expect(clock).not_to_have_text(shown[0])
     expect(total).not_to_have_text(shown[1])
+
+
+@pytest.mark.parametrize("trouble", ["frozen", "killed"])
+def test_a_click_while_the_server_is_away_is_done_once_when_it_is_back(
+    browsing: Browsing, web: WebProcess, asking: Asking, anna: User, trouble: str
+) -> None:
+    browsing.problems.allow(AWAY)
+    page = browsing.open(f"/approvals/{asking.card.pk}", user=anna)
+    expect_state(page, "live")
+    if trouble == "frozen":
+        web.freeze()
+    else:
+        web.kill()
+    with page.expect_request("**/decision"):
+        page.locator("#decide-form button[value=approve]").click(no_wait_after=True)
+    assert not Decision.objects.exists()
+    if trouble == "frozen":
+        web.thaw()
+    else:
+        web.start()
+    expect(page.locator("main")).to_contain_text("Nothing is left to decide.", timeout=20_000)
+    assert [made.verdict for made in Decision.objects.all()] == ["approve"]
