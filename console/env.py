@@ -39,6 +39,14 @@ class Environment:
         """Return the variable, or None where it is not set. For secrets: its value is never shown."""
         return self.read_text(name) or None
 
+    def read_all(self, prefix: str) -> dict[str, str]:
+        """Every variable with this prefix, by the rest of its name in small letters. For secrets: never shown."""
+        return {
+            name.removeprefix(prefix).lower(): value.strip()
+            for name, value in self.variables.items()
+            if name.startswith(prefix) and value.strip()
+        }
+
     def read_flag(self, name: str, default: bool) -> bool:
         raw = self.read_text(name).lower()
         if not raw:

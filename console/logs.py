@@ -14,10 +14,12 @@ class OneLine(logging.Formatter):
         return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
     def format(self, record: logging.LogRecord) -> str:
+        from runs import vault
+
         # Text from a model or a customer may hold line breaks and control characters.
         return "".join(
             character if character.isprintable() else "\\n" if character == "\n" else f"\\x{ord(character):02x}"
-            for character in super().format(record)
+            for character in vault.redact(super().format(record))
         )
 
 

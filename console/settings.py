@@ -33,6 +33,9 @@ GRACE_S = env.read_seconds("LONGWATCH_GRACE_S", 10.0, least=0.0, most=86_400.0)
 WORKERS = env.read_whole("LONGWATCH_WORKERS", 2, least=1, most=64)
 UNDO_S = env.read_seconds("LONGWATCH_UNDO_S", 10.0, least=0.0, most=600.0)
 SELF_APPROVAL = env.read_flag("LONGWATCH_SELF_APPROVAL", True)
+# What tools sign in with (runs/vault.py). Django blanks out settings of such a name on its error pages.
+SECRETS = env.read_all("LONGWATCH_CREDENTIAL_")
+SECRETS_DIR = env.read_folder("LONGWATCH_CREDENTIALS", Path()) if env.read_optional("LONGWATCH_CREDENTIALS") else None
 RUN_ZONE = env.read_zone("LONGWATCH_ZONE", "UTC")
 FAIL_POINT = env.read_text("LONGWATCH_FAIL_POINT")
 

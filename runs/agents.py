@@ -49,7 +49,17 @@ class Unknown(Exception):
 
 
 class CredentialExpired(Exception):
-    """Raised by a tool: the named credential was not accepted (401), and nothing happened."""
+    """Raised by a tool: its credential was not accepted (401), and nothing happened. 403 is a refusal, not this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secret:
+    """A secret as it is now. `more`: what else stands beside it, such as a refresh token. Never printed."""
+
+    name: str
+    value: str = field(repr=False)
+    expires_at: datetime | None = None
+    more: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def seconds(n: float) -> float:
@@ -106,6 +116,12 @@ class Call(Protocol):
     @property
     def timeout(self) -> float:
         """Seconds that this call has left."""
+
+    def secret(self, name: str = "") -> str:
+        """A credential, looked up now (no name: the tool's own). Use it and forget it; never return it.
+
+        Raises: CredentialExpired, when there is none or its time is over.
+        """
 
     def stop_requested(self) -> bool:
         """True once the run was stopped, paused or switched off. Looks at most every 0.2 s."""
@@ -190,6 +206,7 @@ class Tool:
     backoff: float
     max_age: float | None
     as_of: str
+    credential: str
     _reconcile: Callable[..., Found] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -334,6 +351,7 @@ def tool(
     backoff: float = 1.0,
     max_age: float | None = None,
     as_of: str = "",
+    credential: str = "",
     name: str = "",
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function `f(call, …)`.
@@ -346,6 +364,7 @@ def tool(
     max_age: seconds that a fact read by it may be used, at most; the agent's own limit may be shorter.
     as_of: JSON pointer to the moment (RFC 3339, with its zone) that a result speaks of, where the source answers from
     a copy. A fact read without it is of unknown age.
+    credential: the name of what it signs in with; `call.secret()` looks it up.
     """
     if on_expiry not in ("reject", "hold", "escalate"):
         raise BadTool(f"on_expiry is {on_expiry!r}; it must be 'reject', 'hold' or 'escalate'.")
@@ -370,6 +389,7 @@ def tool(
             backoff=float(backoff),
             max_age=max_age,
             as_of=as_of,
+            credential=credential,
         )
 
     return make
@@ -458,6 +478,8 @@ class Agent:
     max_tokens: int = 4096
     verify: Callable[[Claim], Verdict] | None = None
     recheck: Mapping[str, Tool] = field(default_factory=dict)
+    # By the name of a credential: how a new one is got when it was refused. Called by one process at a time.
+    refresh: Mapping[str, Callable[[Secret], Secret]] = field(default_factory=dict)
     spawns: Sequence[str] = ()
     approvers: Sequence[str] = ()  # groups whose members decide its cards; empty: everyone who may decide
     gate: Callable[[str, Mapping[str, Any]], str | None] | None = None  # (tool, arguments) → why a person is needed

@@ -15,6 +15,7 @@ from runs import (
     budgets,
     clock,
     course,
+    credentials,
     events,
     facts,
     keys,
@@ -750,6 +751,20 @@ def _decide_other(run: Run, step: Step | None, card: Approval, said: Said, by: A
         steps.wake(step, why=f"{said.verdict} by {by.get_username()}", actor=person(by))
 
 
+def _decide_credential(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+    name = credential_of(card)
+    if name:
+        credentials.note_renewed(name, actor=person(by))
+    why = f"{name or 'the credential'} was renewed"
+    course.wake_run(run, WaitingFor.CREDENTIAL, name or None, why=why, actor=person(by))
+
+
+def credential_of(card: Approval) -> str:
+    """The name of the credential that a card asks for."""
+    return str(card.evidence.get("credential") or "") if isinstance(card.evidence, dict) else ""
+
+
 _DECIDERS = {
     ApprovalKind.APPROVAL: _decide_approval,
     ApprovalKind.QUESTION: _decide_question,
@@ -757,7 +772,7 @@ _DECIDERS = {
     ApprovalKind.FAILURE: _decide_failure,
     ApprovalKind.BUDGET: _decide_budget,
     ApprovalKind.FACT: _decide_fact,
-    ApprovalKind.CREDENTIAL: _decide_other,
+    ApprovalKind.CREDENTIAL: _decide_credential,
     ApprovalKind.ESCALATION: _decide_escalation,
 }
 
@@ -806,6 +821,12 @@ def _wake_after_decision(card: Approval) -> None:
     if card.step_id is not None:
         for key in Key.objects.filter(step_id=card.step_id, state__in=[KeyState.DONE, KeyState.FAILED]):
             wake_lock_waiters([*_lock_names(key), keys.waited_on(key)])
+    card.refresh_from_db(fields=["verdict"])
+    if card.kind == ApprovalKind.CREDENTIAL and card.verdict == Verdict.RENEWED:
+        name = credential_of(card)
+        for number in course.wake_waiting(WaitingFor.CREDENTIAL, name):
+            with transaction.atomic(durable=True):
+                course.wake_run(lifecycle.lock(number), WaitingFor.CREDENTIAL, name, why=f"{name} was renewed")
     if card.kind == ApprovalKind.BUDGET:
         _wake_descendants(card.run_id, WaitingFor.BUDGET, why=f"a limit was raised on approval {card.pk}")
 

@@ -134,6 +134,11 @@ def engine(
 ) -> Iterator[Engine]:
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("LONGWATCH_SHOP_URL", shop_process.url)
+    # Where secrets are mounted, also for the tool process that is kept from test to test.
+    folder = shop_process.folder / "credentials"
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setenv("LONGWATCH_CREDENTIALS", str(folder))
+    settings.SECRETS_DIR = folder
     settings.SHOP_URL = shop_process.url
     settings.LEASE_S = 5.0
     if not workers:

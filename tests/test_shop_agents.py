@@ -65,6 +65,9 @@ class Called:
     step: int = 2
     timeout: float = 10.0
 
+    def secret(self, name: str = "") -> str:
+        return ""
+
     def stop_requested(self) -> bool:
         return False
 

@@ -11,7 +11,7 @@ from console.display.waits import Until, say_on_expiry, say_until
 from console.display.why import Answer
 from runs.agents import Effect, Tool
 from runs.queries import ApprovalCard
-from runs.queries.inbox import CLAIM_S, CardExtras
+from runs.queries.inbox import CLAIM_S, CardExtras, Needing
 from runs.queries.shapes import DecisionRow
 from runs.states import ApprovalKind, ApprovalState, Verdict
 
@@ -114,6 +114,7 @@ class CardView:
     earlier: list[EarlierMade]
     tries: list[TryLine]
     key: str
+    needing: list[Needing]
     notes: list[Argument]
     subject: Evidence | None
     approve_label: str
@@ -194,6 +195,7 @@ def show_card(card: ApprovalCard, extras: CardExtras, tool: Tool | None, *, may_
         ],
         tries=_tries(extras, now),
         key=extras.key,
+        needing=extras.needing,
         notes=_notes(card),
         subject=subject,
         approve_label=_label(card),

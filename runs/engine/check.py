@@ -6,7 +6,7 @@ from django.db import transaction
 
 from runs import approvals, clock, course, facts, keys, operations, steps
 from runs.agents import Agent, Json, Tool, digest, get_agent
-from runs.engine import doubt, freshen, harmless
+from runs.engine import doubt, freshen, harmless, renewing
 from runs.engine.hand import Hand, backoff, later
 from runs.engine.harmless import Order, Settling
 from runs.engine.persist import persist
@@ -37,7 +37,10 @@ def settle(claim: Claim, attempt: int, outcome: Outcome) -> None:
         settling = harmless.close(claim, attempt, outcome)
         if settling is None:
             return
-        if settling.step.kind == StepKind.RECONCILE and (settling.counts or settling.step.state == StepState.VOID):
+        if settling.needs_credential and isinstance(outcome, Report):
+            # It says nothing about the source: the same step goes on when the credential is renewed.
+            renewing.go_on(settling.run, settling.step, outcome)
+        elif settling.step.kind == StepKind.RECONCILE and (settling.counts or settling.step.state == StepState.VOID):
             freed = _settle_look_up(settling.run, settling.step, outcome)
         elif settling.counts:
             _settle_check(settling, outcome)

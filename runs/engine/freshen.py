@@ -6,7 +6,7 @@ from runs import approvals, facts, operations, sql, steps
 from runs.engine.hand import later
 from runs.facts import Judged
 from runs.models import Approval, Fact, Run, Step, WorkItem
-from runs.states import ApprovalKind, ApprovalState, FactState, WaitingFor, WorkState
+from runs.states import ApprovalKind, ApprovalState, FactState, StepKind, WaitingFor, WorkState
 
 _ROUNDS = 3
 AWAY_S = 60.0
@@ -18,7 +18,10 @@ def freshen(run: Run, step: Step, stale: Sequence[Judged]) -> None:
 
     The rounds are bounded: then a person looks at it.
     """
-    if steps.count_round(step) > _ROUNDS * max(len(step.rests_on), len(stale), 1):
+    under_way = any(
+        s.kind == StepKind.CHECK and s.fact_id in {judged.id for judged in stale} for s in steps.open_steps(run.pk)
+    )
+    if not under_way and steps.count_round(step) > _ROUNDS * max(len(step.rests_on), len(stale), 1):
         fact = Fact.objects.get(pk=stale[0].id)
         ask_about(run, step, fact, f"{fact.name} is stale again each time it was checked")
         return

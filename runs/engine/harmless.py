@@ -16,7 +16,7 @@ from runs.engine.waits import wait_for_budget
 from runs.errors import OverBudget
 from runs.lifecycle import Claim
 from runs.models import Attempt, Run, Step
-from runs.states import MAY_HAVE_ACTED, RUN_FINAL, AttemptOutcome, StepState
+from runs.states import MAY_HAVE_ACTED, RUN_FINAL, AttemptOutcome, StepKind, StepState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +91,7 @@ class Settling:
     step: Step
     attempt: Attempt
     late: bool
+    needs_credential: bool  # it was refused only because of that, and the step is still this try's
 
     @property
     def counts(self) -> bool:
@@ -120,12 +121,19 @@ def close(claim: Claim, attempt_id: int, outcome: Outcome) -> Settling | None:
     elif outcome.said is Said.DONE:
         steps.close_attempt(attempt, AttemptOutcome.DONE, late=late)
     else:
-        steps.close_attempt(attempt, AttemptOutcome.FAILED, error=outcome.error, late=late)
+        ended = AttemptOutcome.REFUSED if _needs_credential(step, outcome) else AttemptOutcome.FAILED
+        steps.close_attempt(attempt, ended, error=outcome.error, late=late)
     budgets.settle(attempt.pk, budgets.Amounts(steps=1))
     if run.state in RUN_FINAL and step.state == StepState.TAKEN:
         # It changed nothing outside, and nobody asks for its result any more.
         steps.close(step, StepState.VOID, error=f"run {run.state}")
-    return Settling(run=run, step=step, attempt=attempt, late=late)
+    waits = _needs_credential(step, outcome) and step.state == StepState.TAKEN and step.tries == attempt.number
+    return Settling(run=run, step=step, attempt=attempt, late=late, needs_credential=waits)
+
+
+def _needs_credential(step: Step, outcome: Outcome) -> bool:
+    asks = step.kind in (StepKind.CHECK, StepKind.RECONCILE)
+    return asks and isinstance(outcome, Report) and outcome.said is Said.CREDENTIAL
 
 
 def result_of(outcome: Outcome) -> Report | None:

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from runs import approvals, artifacts, budgets, course, keys, lifecycle, operations, steps
 from runs.agents import Effect, Json, Tool
-from runs.engine import doubt
+from runs.engine import doubt, renewing
 from runs.engine.hand import backoff, later
 from runs.engine.toolhost import Died, Outcome
 from runs.engine.toolwire import Report, Said
@@ -21,7 +21,6 @@ from runs.states import (
     MAY_HAVE_ACTED,
     RUN_FINAL,
     STEP_FINAL,
-    ApprovalKind,
     ApprovalState,
     AttemptOutcome,
     KeyState,
@@ -53,7 +52,7 @@ def settle_call(claim: Claim, attempt_id: int, tool: Tool, outcome: Outcome) -> 
             case Report(said=Said.REFUSED):
                 freed = _refused(run, step, attempt, key, outcome.error, late=late)
             case Report(said=Said.CREDENTIAL):
-                freed = _credential(run, step, attempt, key, outcome.error, late=late)
+                freed = _credential(run, step, attempt, key, outcome, late=late)
             case _:
                 freed = _not_known(run, step, attempt, key, tool, outcome, late=late)
         finish_late(run, late=late)
@@ -171,9 +170,12 @@ def _refused(run: Run, step: Step, attempt: Attempt, key: Key | None, error: str
     return freed
 
 
-def _credential(run: Run, step: Step, attempt: Attempt, key: Key | None, error: str, *, late: bool) -> Sequence[str]:
+def _credential(
+    run: Run, step: Step, attempt: Attempt, key: Key | None, report: Report, *, late: bool
+) -> Sequence[str]:
+    """Certainly nothing happened. With a renewed credential it is taken once more; else it waits for a person."""
+    error = report.error
     steps.close_attempt(attempt, AttemptOutcome.REFUSED, error=error, late=late)
-    budgets.release(attempt.pk, note=error)
     if key is not None and steps.judge_past(key=key.pk).may_have_acted:
         freed: Sequence[str] = []
     else:
@@ -181,8 +183,9 @@ def _credential(run: Run, step: Step, attempt: Attempt, key: Key | None, error: 
             doubt.give_back_approval(run, step)
         freed = course.close_if_nothing_happened(key)
     if _goes_on(run, step, attempt, error):
-        steps.wait(step, WaitingFor.CREDENTIAL, note=f"a credential was not accepted: {error}", on="an approver")
-        approvals.ask(run, ApprovalKind.CREDENTIAL, title=f"Renew the credential of {step.tool}", why=error, step=step)
+        renewing.go_on(run, step, report)
+    # Last and shortest: the budgets of all ancestors are locked until the commit.
+    budgets.release(attempt.pk, note=error)
     return freed
 
 

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import DatabaseError, transaction
 
 from runs import course, lifecycle, operations, sql, steps, switches
-from runs.engine import orphans, think
+from runs.engine import orphans, renewing, think
 from runs.engine.advance import expire
 from runs.engine.settle import book_lost
 from runs.journal import append
@@ -55,6 +55,12 @@ _DUE = f"""
     (SELECT 'drained', r.id FROM runs_run r
       WHERE r.state IN ('succeeded', 'failed', 'stopped', 'expired') AND r.drained_at IS NULL
         AND NOT EXISTS (SELECT FROM runs_attempt a WHERE a.run_id = r.id AND a.outcome = 'open') LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'credential', min(s.id) FROM runs_step s
+      WHERE s.state = 'waiting' AND s.waiting_for = 'credential' AND NOT EXISTS (
+          SELECT FROM runs_approval p WHERE p.kind = 'credential' AND p.state = 'pending'
+            AND p.evidence ->> 'credential' = s.waiting_on)
+      GROUP BY s.waiting_on LIMIT %(most)s)
     UNION ALL
     (SELECT 'held', r.id FROM runs_run r
       WHERE r.held_since IS NOT NULL AND r.paused_at IS NULL AND r.ended_at IS NULL
@@ -155,6 +161,15 @@ def _wake_parent(number: int) -> None:
                 course.wake_run(run, WaitingFor.CHILD, step.waiting_on, why=f"run {step.waiting_on} ended")
 
 
+def _ask_for_credential(ident: int) -> None:
+    """The run whose card asked for a credential has ended; others still wait for it."""
+    with transaction.atomic(durable=True):
+        run = lifecycle.lock(Step.objects.values_list("run_id", flat=True).get(pk=ident))
+        step = steps.lock(ident)
+        if step.state == StepState.WAITING and step.waiting_for == WaitingFor.CREDENTIAL:
+            renewing.ask_for_credential(run, step, step.waiting_on, why=step.wait_note)
+
+
 def _mark_drained(number: int) -> None:
     with transaction.atomic(durable=True):
         lifecycle.lock(number)
@@ -181,6 +196,7 @@ _DUTIES: dict[str, Callable[[int], object]] = {
     "decision": operations.apply_held_decision,
     "child": _wake_parent,
     "key": orphans.settle,
+    "credential": _ask_for_credential,
     "drained": _mark_drained,
     "held": _unhold,
 }

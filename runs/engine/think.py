@@ -13,6 +13,7 @@ from django.db import transaction
 from runs import approvals, budgets, course, lifecycle, notify, sql, steps, switches
 from runs.agents import Agent, Ask, BadArguments, Json, Tool, get_agent
 from runs.budgets import Amounts, Pricing
+from runs.engine import renewing
 from runs.engine.builtin import BUILTINS
 from runs.engine.hand import backoff, later
 from runs.errors import WrongState
@@ -237,10 +238,12 @@ def ask_person(
     run: Run, step: Step, kind: ApprovalKind, *, title: str, why: str, evidence: Json = None, on: str = "an operator"
 ) -> None:
     """Let a think step wait for a person, with one card."""
-    waiting_for = WaitingFor.CREDENTIAL if kind == ApprovalKind.CREDENTIAL else WaitingFor.FAILURE
+    if kind == ApprovalKind.CREDENTIAL:
+        renewing.wait_for_credential(run, step, renewing.MODEL, why=why)
+        return
     if not Approval.objects.filter(step=step, kind=kind, state=ApprovalState.PENDING).exists():
         approvals.ask(run, kind, title=title, why=why, step=step, evidence=evidence)
-    steps.wait(step, waiting_for, note=why, on=on)
+    steps.wait(step, WaitingFor.FAILURE, note=why, on=on)
 
 
 def holder_of(run: Run) -> str:

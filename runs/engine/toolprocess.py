@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db import DatabaseError, connection, transaction
 
-from runs import clock, processes, steps
+from runs import clock, processes, steps, vault
 from runs.agents import (
     Artifact,
     Briefing,
@@ -31,7 +31,7 @@ from runs.agents import (
     Wait,
     get_agent,
 )
-from runs.engine import failpoints
+from runs.engine import failpoints, renewing
 from runs.engine.deadline import Deadline
 from runs.engine.toolwire import Function, Perform, Report, Said
 from runs.sanitise import clean_json, clean_text
@@ -52,7 +52,14 @@ def serve(fd: int, *, parent: uuid.UUID) -> None:
         except EOFError:
             return
         perform = Perform.load(message)
-        report = replace(_perform(perform, pipe, deadline), attempt=perform.attempt)
+        made = _perform(perform, pipe, deadline)
+        report = replace(
+            made,
+            attempt=perform.attempt,
+            result=vault.redact(made.result),
+            error=vault.redact(made.error),
+            body=vault.redact(made.body),
+        )
         failpoints.reach("reported", run=perform.run, tool=perform.tool)
         pipe.send_bytes(report.dump())
 
@@ -63,6 +70,7 @@ class ToolCall:
     def __init__(self, perform: Perform, pipe: Connection, until: float) -> None:
         self._perform, self._pipe, self._until = perform, pipe, until
         self._looked_at, self._stop = 0.0, False
+        self.signed_in: dict[str, str] = {}  # what each credential was when it was used
 
     @property
     def key(self) -> str:
@@ -80,6 +88,19 @@ class ToolCall:
     def timeout(self) -> float:
         return max(self._until - clock.boottime(), 0.0)
 
+    def secret(self, name: str = "") -> str:
+        agent = get_agent(self._perform.agent)
+        tool = agent.tool(self._perform.tool) or agent.checker_named(self._perform.tool)
+        name = name or (tool.credential if tool else "")
+        try:
+            found = vault.read(name)
+        except vault.NoSecret as missing:
+            raise CredentialExpired(missing.message) from None
+        self.signed_in[name] = found.value
+        if found.expires_at is not None and found.expires_at <= clock.now():
+            raise CredentialExpired(f"{name} expired at {found.expires_at:%Y-%m-%d %H:%M:%S %Z}")
+        return found.value
+
     def stop_requested(self) -> bool:
         if not self._stop and time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = time.monotonic()
@@ -88,7 +109,7 @@ class ToolCall:
 
     def heartbeat(self, progress: Json = None) -> None:
         self._pipe.send_bytes(
-            Report(attempt=self._perform.attempt, said=Said.PROGRESS, result=clean_json(progress)).dump()
+            Report(attempt=self._perform.attempt, said=Said.PROGRESS, result=vault.redact(clean_json(progress))).dump()
         )
 
 
@@ -134,11 +155,23 @@ def _run(perform: Perform, call: ToolCall) -> Report:
     except Refused as refusal:
         return Report(said=Said.REFUSED, error=_words(refusal))
     except CredentialExpired as expired:
-        return Report(said=Said.CREDENTIAL, error=_words(expired))
+        return _renew(perform, call, expired)
     except BaseException as error:  # whatever the agent's code throws, SystemExit included, ends here
         said = Said.FAILED if harmless else Said.UNKNOWN
         return Report(said=said, error=_words(error) + _where(error))
     return _report(value)
+
+
+def _renew(perform: Perform, call: ToolCall, expired: CredentialExpired) -> Report:
+    """Refresh what was not accepted. The call itself is taken anew by its worker: what allowed it may have run out."""
+    agent = get_agent(perform.agent)
+    tool = agent.tool(perform.tool) or agent.checker_named(perform.tool)
+    name = next(reversed(call.signed_in), tool.credential if tool else "") or perform.tool
+    why = "nothing can refresh it"
+    if name in call.signed_in and not call.stop_requested():
+        why = renewing.renew(agent, name, call.signed_in[name], within_s=max(call.timeout - 1.0, 0.0))
+    told: dict[str, Json] = {"credential": name, "renewed": not why}
+    return Report(said=Said.CREDENTIAL, error=_words(expired) + (f"; {why}" if why else ""), result=told)
 
 
 def _find(perform: Perform, call: ToolCall) -> tuple[Callable[[], Any], bool]:

@@ -9,16 +9,17 @@ from django.db.models import F, QuerySet
 
 from runs import sql
 from runs.agents import Json
-from runs.models import Approval, Attempt, Decision, Fact
+from runs.models import Approval, Attempt, Decision, Fact, Step
 from runs.queries.clock import Now
 from runs.queries.lists import select_facts
 from runs.queries.paging import EVERY_AGENT, Page, Window, cut, within
-from runs.states import ApprovalKind, ApprovalState, FactState, Verdict
+from runs.states import ApprovalKind, ApprovalState, FactState, StepState, Verdict, WaitingFor
 
 # Whoever claimed a card and went away keeps nobody from it for longer.
 CLAIM_S = 900.0
 INBOX_SHOWN = 100
 EARLIER_SHOWN = 5
+NEEDING_SHOWN = 200
 # Earlier decisions are looked for among the newest cards: nobody decides by what was said years ago.
 EARLIER_AMONG = 5_000
 
@@ -95,9 +96,20 @@ class Behind:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Needing:
+    """A step that waits for a credential."""
+
+    run: int
+    agent: str
+    step: int
+    tool: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CardExtras:
     """`subject`: the fact that a card of kind fact is about. `key`: what the receiver was sent as its key."""
 
+    needing: list[Needing]
     now: datetime
     run_ended: bool
     run_why: str
@@ -129,6 +141,7 @@ def read_card_extras(card: int, *, agents: Collection[str]) -> CardExtras:
     facts = {fact.name: fact for fact in _read_facts(Fact.objects.filter(run=found.run_id, name__in=names))}
     subject = _read_facts(Fact.objects.filter(pk=found.fact_id)) if found.fact_id else []
     return CardExtras(
+        needing=_read_needing(found, agents) if found.kind == ApprovalKind.CREDENTIAL else [],
         now=found.now,
         run_ended=found.run.ended_at is not None,
         run_why=found.run.end_reason or found.run.why,
@@ -144,6 +157,17 @@ def read_card_extras(card: int, *, agents: Collection[str]) -> CardExtras:
 def _read_behind(card: Approval) -> Behind:
     row = sql.fetch_row(_BEHIND, {"run": card.run_id, "step": card.step_id})
     return Behind(must_end_at=row[0], steps=row[1], runs=row[2])
+
+
+def _read_needing(card: Approval, agents: Collection[str]) -> list[Needing]:
+    """Every run that waits for the credential of a card, as far as the reader sees them."""
+    name = str(card.evidence.get("credential") or "") if isinstance(card.evidence, dict) else ""
+    waiting = Step.objects.filter(state=StepState.WAITING, waiting_for=WaitingFor.CREDENTIAL, waiting_on=name)
+    rows = within(waiting, agents, "run__agent").order_by("run", "number")
+    return [
+        Needing(run=run, agent=agent, step=step, tool=tool)
+        for run, agent, step, tool in rows.values_list("run", "run__agent", "number", "tool")[:NEEDING_SHOWN]
+    ]
 
 
 def _read_facts(rows: QuerySet[Fact]) -> list[FactNow]:

@@ -18,12 +18,14 @@ from runs.agents import (
     Budget,
     Call,
     Claim,
+    CredentialExpired,
     DidNotHappen,
     Effect,
     Found,
     Happened,
     Json,
     Refused,
+    Secret,
     Unknown,
     Unsure,
     Verdict,
@@ -65,6 +67,28 @@ def read_order(call: Call, order: str) -> Any:
 def pay_keyed(call: Call, order: str, amount: Decimal, memo: str = "") -> Any:
     """Pay; the receiver honours the key."""
     return pay(call, order, amount, memo)
+
+
+@tool(effect=Effect.KEYED, irreversible=True, identity=["order", "amount"], approval=never, timeout=5, backoff=0.05,
+      credential="shop")  # fmt: skip
+def pay_signed(call: Call, order: str, amount: Decimal) -> Any:
+    """Pay, signed in; it repeats its token, as careless tools do."""
+    token = call.secret()
+    try:
+        made = shop(call).refund(order, amount, memo="signed", key=call.key)
+    except ShopRefused as refusal:
+        if refusal.status == 401:
+            raise CredentialExpired(f"401 for {token}") from refusal
+        raise Refused(f"{refusal.status} for {token}") from refusal
+    return {"refund": made, "headers": {"Authorization": f"Bearer {token}"}}
+
+
+def refresh_shop(known: Secret) -> Secret:
+    """The next token of the shop, unless its refresh token is dead."""
+    if known.more.get("dead"):
+        raise PermissionError("the refresh token is revoked")
+    turn = int(known.more.get("turn", 0)) + 1
+    return Secret(name=known.name, value=f"token-of-turn-{turn}", more={"turn": turn})
 
 
 @tool(effect=Effect.CHECKABLE, irreversible=True, identity=["order", "amount"], approval=never,
@@ -163,6 +187,7 @@ def follow(briefing: Briefing) -> list[Ask]:
 TOOLS = [
     read_order,
     pay_keyed,
+    pay_signed,
     pay_checkable,
     pay_once,
     pay_by_two,
@@ -184,6 +209,7 @@ scripted = Agent(
     budget=Budget(usd="1.00", steps=200),
     max_age=days(1),
     recheck={"order.*": read_order},
+    refresh={"shop": refresh_shop},
     spawns=["scripted"],
 )
 
