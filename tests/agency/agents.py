@@ -6,6 +6,7 @@ Each tool plays one class of effect at the sandbox shop, where what really happe
 import os
 import signal
 import time
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -117,6 +118,22 @@ def pay_once(call: Call, order: str, amount: Decimal, memo: str = "") -> Any:
     return pay(call, order, amount, memo, key=f"{call.key}-{time.time_ns()}")
 
 
+@tool(
+    effect=Effect.KEYED, irreversible=True, identity=["order"], approval=never, rests_on=REST, timeout=5, backoff=0.05
+)
+def pay_and_tell_odd_things(call: Call, order: str) -> Any:
+    """Pay, and return what no column can hold as it is."""
+    pay(call, order, Decimal("20.00"), "")
+    deep: Any = []
+    for _ in range(200):
+        deep = [deep]
+    return {
+        "nul": "a\x00b", "lone": "\ud83d", "emoji": "\U0001f600", "nan": float("nan"), "inf": float("inf"),
+        "decimal": Decimal("0.1"), "huge": 10**40, "bytes": b"\x00\xff", "at": datetime.now(UTC), "set": {3, 1},
+        "deep": deep, "\u00e9": 1, "e\u0301": 2,
+    }  # fmt: skip
+
+
 @tool(effect=Effect.IDEMPOTENT, identity=["request"], backoff=0.05, timeout=5)
 def close_request(call: Call, request: str, outcome: str) -> Any:
     """Close a request; repeating is harmless."""
@@ -185,6 +202,7 @@ def follow(briefing: Briefing) -> list[Ask]:
 
 
 TOOLS = [
+    pay_and_tell_odd_things,
     read_order,
     pay_keyed,
     pay_signed,
