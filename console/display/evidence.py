@@ -10,6 +10,7 @@ from runs.queries.inbox import FactNow
 from runs.queries.shapes import FactShown
 from runs.states import AGEING, FactState
 
+BRIEF = 90
 USABLE = (FactState.FRESH, FactState.AGEING)
 
 
@@ -56,7 +57,7 @@ def show_evidence(shown: FactShown, now: FactNow | None, may_recheck: bool, *, r
         name=show(shown.name),
         mark=mark,
         value=show_value(shown.value),
-        brief=write_brief(shown.value),
+        brief=write_brief(shown.value, BRIEF),
         now_value=show_value(now.value) if now and changed else None,
         source=show(now.source_tool) if now and now.source_tool else "no source that can be read again",
         age="unknown" if age_s is None else write_duration(age_s),

@@ -16,7 +16,7 @@ from console.display.figures import (
 from console.display.marks import KIND, VERIFIED, WAITING, Mark, mark_run
 from console.display.outside import Shown, show, show_value
 from console.display.waits import Until, say_until, say_whom
-from console.display.why import Why, explain
+from console.display.why import Answer, Why, explain
 from runs.queries import RunDetail
 from runs.queries.runpage import RunExtras
 from runs.states import RUN_FINAL, WaitingFor
@@ -88,7 +88,7 @@ class RunHead:
     paused: bool
     settled: bool
     stop_says: list[str]
-    ends_at: datetime | None
+    end: Answer | None
 
 
 def show_head(run: RunDetail, extras: RunExtras, *, may_stop: bool, may_decide: bool) -> RunHead:
@@ -121,7 +121,7 @@ def show_head(run: RunDetail, extras: RunExtras, *, may_stop: bool, may_decide: 
         paused=run.paused is not None,
         settled=ended and not run.in_flight,
         stop_says=_say_stop(run),
-        ends_at=next((a.until for a in why.answers if a.until is not None), None),
+        end=next((a for a in why.answers if a.until is not None), None),
     )
 
 

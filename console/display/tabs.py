@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from console.display.cards import say_outcome
-from console.display.evidence import USABLE
+from console.display.evidence import BRIEF, USABLE
 from console.display.figures import percent, plural, write_ago, write_count, write_duration, write_limit, write_usd
 from console.display.marks import FACT, FACT_GAUGE, KEY, STEP, WORK, Mark
 from console.display.outside import Shown, show, show_value, write_brief
@@ -55,7 +55,7 @@ def _show_fact(row: FactRow, uses: FactUses, now: datetime, may_recheck: bool) -
         name=show(row.name),
         mark=FACT[row.state],
         value=show_value(row.value),
-        brief=write_brief(row.value),
+        brief=write_brief(row.value, BRIEF),
         source=_say_source(row),
         age="unknown" if row.age_s is None else write_duration(row.age_s),
         since=None if row.age_s is None else now - timedelta(seconds=row.age_s),
