@@ -28,7 +28,7 @@ def read_decision(form: QueryDict, card: ApprovalCard) -> Said:
         arguments=_read_arguments(form, card.arguments) if verdict == Verdict.EDIT else None,
         answer=_read_text(form, "answer"),
         result=_read_result(form, verdict, card),
-        grant=_read_grant(form) if verdict == Verdict.GRANT else None,
+        grant=_read_grant(form) if verdict == Verdict.GRANT and form.get("amount", "0").strip() else None,
         comment=_read_comment(form, verdict),
     )
 

@@ -37,6 +37,7 @@ class Action(StrEnum):
     STOP = "stop"  # also pause and resume
     DECIDE = "decide"
     BUDGET = "budget"
+    MONEY = "change money"  # prices, allowances over many runs, rates of calls
     SWITCH = "switch"
     RECHECK = "recheck"
     EVENT = "event"

@@ -11,12 +11,15 @@ from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 
-from runs import access, operations
+from runs import access, clock, operations
 from runs.access import Action
 from runs.agents import get_agents
+from runs.allowances import Terms
 from runs.errors import LongwatchError
 from runs.models import (
     AgentGrant,
+    Allowance,
+    AllowanceWindow,
     ApiToken,
     Approval,
     Artifact,
@@ -28,12 +31,16 @@ from runs.models import (
     JournalEntry,
     Key,
     LedgerEntry,
+    Price,
     Process,
+    ProviderLimit,
     Run,
     Step,
     Switch,
 )
 from runs.models.budget import DIMENSIONS
+from runs.models.price import RATES
+from runs.prices import NewPrice
 from runs.queries.paging import EVERY_AGENT, within
 
 # Their classes are generic for the type checker only.
@@ -161,7 +168,7 @@ class BudgetForm(RefusableForm):
 
     class Meta:
         model = Budget
-        fields = [*(f"{d}_limit" for d in DIMENSIONS), "working_limit_s"]
+        fields = [*(f"{d}_limit" for d in DIMENSIONS), "working_limit_s", "ask_percent"]
         labels = {
             "usd_limit": "USD",
             "tokens_limit": "Tokens",
@@ -169,6 +176,10 @@ class BudgetForm(RefusableForm):
             "effects_limit": "Effects",
             "steps_limit": "Steps",
             "working_limit_s": "Working time, in seconds",
+            "ask_percent": "Ask above, in percent",
+        }
+        help_texts = {
+            "ask_percent": "A step that may take more than this share of the USD or token limit asks a person first."
         }
 
     def clean(self) -> dict[str, Any]:
@@ -196,7 +207,8 @@ class BudgetAdmin(ThroughOperations):
     )
     fieldsets = (
         (None, {"fields": ("run", "version", "unlimited_because")}),
-        ("Limits (empty: no limit)", {"fields": (*(f"{d}_limit" for d in DIMENSIONS), "working_limit_s", "reason")}),
+        ("Limits (empty: no limit)", {"fields": (*(f"{d}_limit" for d in DIMENSIONS), "working_limit_s")}),
+        (None, {"fields": ("ask_percent", "reason")}),
         (
             "Used",
             {"fields": tuple(tuple(f"{d}_{part}" for part in ("spent", "reserved", "overrun")) for d in DIMENSIONS)},
@@ -207,7 +219,7 @@ class BudgetAdmin(ThroughOperations):
         return access.may(_person(request), Action.BUDGET, obj.run.agent if obj else None)
 
     def save_model(self, request: HttpRequest, obj: Budget, form: Any, change: bool) -> None:
-        names = {f"{d}_limit": d for d in DIMENSIONS} | {"working_limit_s": "working_s"}
+        names = {f"{d}_limit": d for d in DIMENSIONS} | {"working_limit_s": "working_s", "ask_percent": "ask_percent"}
         limits = {name: form.cleaned_data[field] for field, name in names.items() if field in form.changed_data}
         operations.set_budget(
             obj.run_id,
@@ -215,6 +227,174 @@ class BudgetAdmin(ThroughOperations):
             reason=form.cleaned_data["reason"],
             by=_person(request),
             version=form.cleaned_data["version"],
+        )
+
+
+class ForMoney(ThroughOperations):
+    """Concerns the runs of every agent: seen and changed by those who may change money."""
+
+    def narrow(self, rows: QuerySet[Any], agents: set[str]) -> QuerySet[Any]:
+        return rows
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return access.may(_person(request), Action.MONEY)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return access.may(_person(request), Action.MONEY)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return access.may(_person(request), Action.MONEY)
+
+
+class AllowanceForm(RefusableForm):
+    version = forms.IntegerField(widget=forms.HiddenInput, required=False)
+    reason = forms.CharField(widget=forms.Textarea(attrs={"rows": 2}), help_text="Kept in the journal.")
+
+    class Meta:
+        model = Allowance
+        fields = ["scope", "dimension", "period", "zone", "soft", "hard"]
+        help_texts = {"period": "once: with the dimension runs, which counts those under way at once."}
+
+
+@admin.register(Allowance)
+class AllowanceAdmin(ForMoney):
+    form = AllowanceForm
+    list_display = ("scope", "dimension", "period", "zone", "soft", "hard", "used", "ended_at")
+    list_filter = ("dimension", "period")
+    actions = ("end",)
+
+    @admin.display(description="used in this period")
+    def used(self, obj: Allowance) -> str:
+        window = AllowanceWindow.objects.filter(allowance=obj).order_by("-starts_at").first()
+        if window is None or window.ends_at <= clock.now():
+            return "–"
+        return f"{window.spent.normalize():f} spent, {window.reserved.normalize():f} reserved"
+
+    def has_change_permission(self, request: HttpRequest, obj: Allowance | None = None) -> bool:
+        return (obj is None or obj.ended_at is None) and access.may(_person(request), Action.MONEY)
+
+    def has_end_permission(self, request: HttpRequest) -> bool:
+        return access.may(_person(request), Action.MONEY)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Allowance | None = None) -> list[str]:
+        return [] if obj is None else ["scope", "dimension", "period", "zone", "used", "set_by", "set_at"]
+
+    def get_fields(self, request: HttpRequest, obj: Allowance | None = None) -> Any:
+        own = ["scope", "dimension", "period", "zone", "soft", "hard"]
+        return [*own, "reason"] if obj is None else [*own, "used", "set_by", "set_at", "version", "reason"]
+
+    def save_model(self, request: HttpRequest, obj: Allowance, form: Any, change: bool) -> None:
+        given = form.cleaned_data
+        if change:
+            operations.change_allowance(
+                obj.pk,
+                soft=given["soft"],
+                hard=given["hard"],
+                reason=given["reason"],
+                by=_person(request),
+                version=given["version"],
+            )
+            return
+        terms = Terms(
+            scope=obj.scope, dimension=obj.dimension, period=obj.period, zone=obj.zone, soft=obj.soft, hard=obj.hard
+        )
+        made = operations.create_allowance(terms, reason=given["reason"], by=_person(request))
+        obj.pk, obj.set_at = made.pk, made.set_at
+
+    @admin.action(description="End the selected allowances: they limit nothing any more", permissions=["end"])
+    def end(self, request: HttpRequest, chosen: QuerySet[Allowance]) -> None:
+        for allowance in chosen.filter(ended_at__isnull=True):
+            operations.end_allowance(allowance.pk, reason="ended in the admin", by=_person(request))
+            self.message_user(request, f"{allowance} has ended.")
+
+
+class PriceForm(RefusableForm):
+    reason = forms.CharField(widget=forms.Textarea(attrs={"rows": 2}), help_text="Where the price is from.")
+
+    class Meta:
+        model = Price
+        fields = ["model", "above", "effective_from", *RATES, "web_searches", "reason"]
+        help_texts = {
+            "model": "Its plain name, or * for every model that has no other price.",
+            "effective_from": "Empty: always. What was used without a price is priced by the first one.",
+            "uncached": "USD per million tokens, as every rate here.",
+        }
+
+
+class WithdrawForm(RefusableForm):
+    withdrawn_because = forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 2}), help_text="Saving withdraws the price; what was priced stays."
+    )
+
+    class Meta:
+        model = Price
+        fields = ["withdrawn_because"]
+
+
+@admin.register(Price)
+class PriceAdmin(ForMoney):
+    list_display = ("model", "above", "effective_from", *RATES, "set_by", "withdrawn_at")
+    list_select_related = ("set_by",)
+
+    def has_change_permission(self, request: HttpRequest, obj: Price | None = None) -> bool:
+        return (obj is None or obj.withdrawn_at is None) and access.may(_person(request), Action.MONEY)
+
+    def get_form(self, request: HttpRequest, obj: Price | None = None, change: bool = False, **kwargs: Any) -> Any:
+        return super().get_form(request, obj, change, form=WithdrawForm if change else PriceForm, **kwargs)
+
+    def get_fields(self, request: HttpRequest, obj: Price | None = None) -> Any:
+        own = ["model", "above", "effective_from", *RATES, "web_searches", "reason"]
+        return own if obj is None else [*own, "set_by", "set_at", "withdrawn_by", "withdrawn_at", "withdrawn_because"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Price | None = None) -> list[str]:
+        fixed = ["model", "above", "effective_from", *RATES, "web_searches", "reason", "set_by", "set_at"]
+        return [] if obj is None else [*fixed, "withdrawn_by", "withdrawn_at"]
+
+    def save_model(self, request: HttpRequest, obj: Price, form: Any, change: bool) -> None:
+        if change:
+            operations.withdraw_price(obj.pk, reason=form.cleaned_data["withdrawn_because"], by=_person(request))
+            return
+        new = NewPrice(
+            model=obj.model,
+            above=obj.above,
+            effective_from=obj.effective_from,
+            rates={rate: getattr(obj, rate) for rate in RATES},
+            web_searches=obj.web_searches,
+            reason=obj.reason,
+        )
+        made = operations.set_price(new, by=_person(request))
+        obj.pk, obj.set_at = made.pk, made.set_at
+
+
+class RateForm(RefusableForm):
+    version = forms.IntegerField(widget=forms.HiddenInput)
+    why = forms.CharField(widget=forms.Textarea(attrs={"rows": 2}), help_text="Kept in the journal.")
+
+    class Meta:
+        model = ProviderLimit
+        fields = ["calls_per_minute"]
+        help_texts = {"calls_per_minute": "Empty: as often as the provider lets it."}
+
+
+@admin.register(ProviderLimit)
+class ProviderLimitAdmin(ForMoney):
+    """How often a credential may call, and what the provider last said about it."""
+
+    form = RateForm
+    list_display = ("credential", "model", "calls_per_minute", "not_before", "reason")
+    readonly_fields = ("credential", "model", "not_before", "reason", "strikes", "ramp_until")
+    fields = (*readonly_fields, "calls_per_minute", "version", "why")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: ProviderLimit | None = None) -> bool:
+        return access.may(_person(request), Action.MONEY)
+
+    def save_model(self, request: HttpRequest, obj: ProviderLimit, form: Any, change: bool) -> None:
+        given = form.cleaned_data
+        operations.set_rate(
+            obj.pk, given["calls_per_minute"], reason=given["why"], by=_person(request), version=given["version"]
         )
 
 

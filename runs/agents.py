@@ -397,7 +397,10 @@ def tool(
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Limits of a run and all its descendants. usd as a decimal string; None is no limit."""
+    """Limits of a run and all its descendants. usd as a decimal string; None is no limit.
+
+    ask_percent: a step that may take more than this share of the USD or token limit is put before a person first.
+    """
 
     usd: str | None = None
     tokens: int | None = None
@@ -406,6 +409,7 @@ class Budget:
     steps: int | None = None
     working_s: float | None = None
     unlimited: str = ""  # a reason; without it an agent with no limit at all is refused
+    ask_percent: int | None = 50
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,25 @@
-"""Writer of budgets and the ledger: reserve before, settle after, for a run and all its ancestors, leaf to root."""
+"""Writer of budgets and the ledger: reserve before, settle after, for a run and all its ancestors, leaf to root.
+
+Reserving and settling are functions in the database (`migrations/0005_money.sql`): one round trip each, so that
+a budget which many share is locked as briefly as can be.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from django.db import connection, transaction
+
 from runs import agents, sql
 from runs.agents import Json
-from runs.errors import Conflict, LimitTooLow, NoLimit, OverBudget
-from runs.journal import Actor, append, require_transaction
-from runs.models import Budget, LedgerEntry, Run
+from runs.errors import Conflict, LimitTooLow, NoLimit, OverBudget, write_amount
+from runs.journal import RUNTIME, Actor, append, require_transaction
+from runs.models import Budget, Run
 from runs.models.budget import DIMENSIONS
 from runs.sanitise import clean_json, clean_text
-from runs.states import EntryKind
 
+THRESHOLDS = (50, 80)
+GRANTABLE = (*DIMENSIONS, "working_s")
 _LIMITS = [*(f"{d}_limit" for d in DIMENSIONS), "working_limit_s"]
 
 
@@ -37,15 +44,16 @@ class Pricing:
     model: str = ""
     usage: Json = None
     price: Json = None
+    unpriced: bool = False  # the model has no price: the usd are an estimate until there is one
 
 
 def create(run: Run, limits: agents.Budget) -> Budget:
     require_transaction()
     sql.execute(
         "INSERT INTO runs_budget (run_id, version, unlimited_because, usd_limit, tokens_limit, calls_limit,"
-        " effects_limit, steps_limit, working_limit_s, "
+        " effects_limit, steps_limit, working_limit_s, ask_percent, "
         + ", ".join(f"{d}_{part}" for d in DIMENSIONS for part in ("spent", "reserved", "overrun"))
-        + ") VALUES (%s, 1, %s, %s, %s, %s, %s, %s, %s, "
+        + ") VALUES (%s, 1, %s, %s, %s, %s, %s, %s, %s, %s, "
         + ", ".join(["0"] * (3 * len(DIMENSIONS)))
         + ")",
         [
@@ -57,33 +65,47 @@ def create(run: Run, limits: agents.Budget) -> Budget:
             limits.effects,
             limits.steps,
             limits.working_s,
+            limits.ask_percent,
         ],
     )
     return Budget.objects.get(pk=run.pk)
 
 
-def check_working(run: Run) -> None:
-    """Raises: OverBudget when a locked run has used up its working time."""
-    (limit, used) = sql.fetch_row(
-        "SELECT b.working_limit_s, r.working_s + CASE WHEN r.state IN ('running', 'thinking') AND r.held_since IS NULL"
-        " THEN greatest(extract(epoch FROM lw_clock() - r.clock_mark), 0) ELSE 0 END"
-        " FROM runs_run r JOIN runs_budget b ON b.run_id = r.id WHERE r.id = %s",
-        [run.pk],
-    )
-    if limit is not None and used >= limit:
-        raise OverBudget(dimension="working_s", needed="more", left=0, run=run.pk, by_siblings=False)
+def check_working(run: int) -> None:
+    """Raises: OverBudget when a run, or one above it with all below that, has used up its working time.
+
+    Not for a run that was let finish: its last think takes what it takes.
+    """
+    for top, limit, used in sql.fetch_all(_WORKING, {"run": run}):
+        if used >= limit:
+            raise OverBudget(dimension="working_s", needed=0, left=0, run=top)
 
 
-def reserve(run: int, amounts: Amounts, *, attempt: int, note: str = "") -> None:
-    """Reserve for a run and all its ancestors, or for none of them. Raises: OverBudget."""
-    chain = _lock_chain(run)
-    _require_room(chain, amounts)
-    for budget in chain:
-        _add(budget, EntryKind.RESERVE, amounts, run=run, attempt=attempt, note=note)
-        _change(budget, {f"{d}_reserved": amount for d, amount in amounts.items()}, judged=True)
+def worked_s(run: int) -> float:
+    """Seconds that a run and all below it have worked."""
+    return sum(float(used) for _, used in sql.fetch_all(_WORKED, [run]))
 
 
-def require_room(run: int, amounts: Amounts) -> None:
+def reserve(
+    run: int,
+    amounts: Amounts,
+    *,
+    attempt: int,
+    pricing: Pricing | None = None,
+    note: str = "",
+    asked: bool = False,
+) -> None:
+    """Reserve for a run and all its ancestors, or for none of them.
+
+    asked: a person was asked whether this step may take more than the set share.
+
+    Raises:
+        OverBudget.
+    """
+    _reserve(run, amounts, attempt=attempt, pricing=pricing or Pricing(), note=note, asked=asked)
+
+
+def require_room(run: int, amounts: Amounts, *, asked: bool = False) -> None:
     """Judge whether a reservation fits, before there is an attempt. What it finds holds until the commit.
 
     So a step that waits for its budget cannot miss the grant: whoever raises a limit waits for these locks first.
@@ -91,55 +113,35 @@ def require_room(run: int, amounts: Amounts) -> None:
     Raises:
         OverBudget.
     """
-    _require_room(_lock_chain(run), amounts)
+    _reserve(run, amounts, attempt=None, pricing=Pricing(), note="", asked=asked)
 
 
 def settle(
     attempt: int, amounts: Amounts, *, pricing: Pricing | None = None, estimated: bool = False, note: str = ""
 ) -> None:
-    """Replace an attempt's reservation by what was really used. Does nothing the second time.
+    """Replace an attempt's reservation by what was really used; or an estimate of it by the truth, once.
 
     What passes the reservation is booked as it is, and shown as overrun: the truth is never made to fit.
     """
-    for budget, held in _lock_reserved(attempt):
-        _add(
-            budget,
-            EntryKind.SETTLE,
-            amounts,
-            run=held.run_id,
-            attempt=attempt,
-            pricing=pricing or Pricing(),
-            estimated=estimated,
-            note=note,
-        )
-        changes: dict[str, Decimal | int] = {}
-        for dimension, amount in amounts.items():
-            changes[f"{dimension}_spent"] = amount
-            changes[f"{dimension}_reserved"] = -getattr(held, dimension)
-        _change(budget, changes)
+    _settle(attempt, "settle", amounts, pricing=pricing or Pricing(), estimated=estimated, note=note)
 
 
 def settle_as_reserved(attempt: int, *, note: str) -> None:
     """Book the reservation itself, as an estimate: it was used, and how much is not known. Never zero."""
-    entry = LedgerEntry.objects.filter(attempt_id=attempt, kind=EntryKind.RESERVE).first()
-    if entry is None:
-        return
-    amounts = Amounts(usd=entry.usd, tokens=entry.tokens, calls=entry.calls, effects=entry.effects, steps=entry.steps)
-    settle(attempt, amounts, estimated=True, pricing=Pricing(model=entry.model), note=note)
+    _settle(attempt, "reserved", Amounts(), pricing=Pricing(), estimated=True, note=note)
 
 
 def release(attempt: int, *, note: str = "") -> None:
     """Give an attempt's reservation back: it is certain that nothing was used."""
-    for budget, held in _lock_reserved(attempt):
-        amounts = Amounts(usd=held.usd, tokens=held.tokens, calls=held.calls, effects=held.effects, steps=held.steps)
-        _add(budget, EntryKind.RELEASE, amounts, run=held.run_id, attempt=attempt, note=note)
-        _change(budget, {f"{d}_reserved": -amount for d, amount in amounts.items()})
+    _settle(attempt, "release", Amounts(), pricing=Pricing(), estimated=False, note=note)
 
 
 def set_limits(
     run: int, limits: Mapping[str, Decimal | int | float | None], *, actor: Actor, why: str, version: int | None = None
 ) -> Budget:
     """Set new limits on a locked run's budget: {"usd": …, "tokens": …, …, "working_s": …}; None is no limit.
+
+    "ask_percent" is the share of a limit above which a step is put before a person first.
 
     Raises:
         LimitTooLow below what is spent or reserved; NoLimit when none would be left; Conflict when `version` is old.
@@ -152,29 +154,89 @@ def set_limits(
     after: dict[str, Json] = {}
     deltas: dict[str, Decimal | int] = {}
     for name, wanted in limits.items():
-        column = "working_limit_s" if name == "working_s" else f"{name}_limit"
+        column = {"working_s": "working_limit_s", "ask_percent": "ask_percent"}.get(name, f"{name}_limit")
         old = getattr(budget, column)
         if old == wanted:
             continue
-        if name != "working_s" and wanted is not None:
+        uncovered = ""
+        if name in DIMENSIONS:
             used = getattr(budget, f"{name}_spent") + getattr(budget, f"{name}_reserved")
-            if wanted < used:
-                raise LimitTooLow(name, wanted, used)
-            deltas[name] = Decimal(wanted) - (old or 0) if name == "usd" else int(wanted) - int(old or 0)
+            if wanted is not None:
+                if wanted < used:
+                    raise LimitTooLow(name, wanted, used)
+                deltas[name] = Decimal(wanted) - (old or 0) if name == "usd" else int(wanted) - int(old or 0)
+            # The new limit covers what the old one did not.
+            uncovered = f", {name}_overrun = 0"
+        elif name == "working_s" and wanted is not None:
+            worked = worked_s(run)
+            if wanted < worked:
+                raise LimitTooLow(name, wanted, round(worked, 1))
         before[name], after[name] = clean_json(old), clean_json(wanted)
-        # The new limit covers what the old one did not.
-        uncovered = "" if name == "working_s" else f", {name}_overrun = 0"
         sql.execute(f"UPDATE runs_budget SET {column} = %s{uncovered} WHERE run_id = %s", [wanted, run])
         setattr(budget, column, wanted)
     if not after:
         return budget
     if not budget.unlimited_because and all(getattr(budget, column) is None for column in _LIMITS):
         raise NoLimit(Run.objects.values_list("agent", flat=True).get(pk=run))
-    sql.execute("UPDATE runs_budget SET version = version + 1 WHERE run_id = %s", [run])
-    _add(budget, EntryKind.GRANT, Amounts(**deltas), run=run, attempt=None, note=why)  # type: ignore[arg-type]
+    # Whoever changes a limit sees how full it is; the next threshold is told of again.
+    sql.execute(
+        "UPDATE runs_budget SET version = version + 1, told_percent = %s, notice_due = false WHERE run_id = %s",
+        [max(_passed(budget).values(), default=0), run],
+    )
+    if deltas:
+        _note_grant(run, deltas, why=why)
     append("budget.limits_set", actor=actor, run=run, before=before, after=after, why=why)
     budget.refresh_from_db()
     return budget
+
+
+def ask_finish(run: int, *, actor: Actor, why: str) -> None:
+    """A person let a locked run finish with what it has: it thinks once more, and ends."""
+    require_transaction()
+    if sql.execute(
+        "UPDATE runs_budget SET finish_asked_at = lw_clock() WHERE run_id = %s AND finish_asked_at IS NULL", [run]
+    ):
+        append("budget.finish_asked", actor=actor, run=run, why=why)
+
+
+def is_finishing(run: int) -> bool:
+    """Whether a person has let this run finish with what it has."""
+    return Budget.objects.filter(pk=run, finish_asked_at__isnull=False).exists()
+
+
+def cover(run: int, amounts: Amounts, *, why: str) -> None:
+    """Raise what is short, so that exactly these amounts fit. The run and all its ancestors are locked (child first)."""
+    require_transaction()
+    (chain,) = sql.fetch_row("SELECT lw_chain(%s)", [run])
+    for link in chain:
+        budget = Budget.objects.select_for_update(of=("self",), no_key=True).get(pk=link)
+        short: dict[str, Decimal | int | float | None] = {}
+        for dimension, amount in amounts.items():
+            most = getattr(budget, f"{dimension}_limit")
+            used = getattr(budget, f"{dimension}_spent") + getattr(budget, f"{dimension}_reserved")
+            if amount and most is not None and used + amount > most:
+                short[dimension] = used + amount
+        if short:
+            set_limits(link, short, actor=RUNTIME, why=why)
+
+
+def tell_threshold(run: int) -> bool:
+    """Journal that a locked run has used half, or four fifths, of a limit. False: nothing new is to be told."""
+    require_transaction()
+    budget = Budget.objects.select_for_update(of=("self",), no_key=True).get(pk=run)
+    passed = {name: percent for name, percent in _passed(budget).items() if percent > budget.told_percent}
+    highest = max(passed.values(), default=budget.told_percent)
+    sql.execute("UPDATE runs_budget SET told_percent = %s, notice_due = false WHERE run_id = %s", [highest, run])
+    if not passed:
+        return False
+    used: dict[str, Json] = {
+        name: f"{write_amount(name, getattr(budget, f'{name}_spent'))} of"
+        f" {write_amount(name, getattr(budget, f'{name}_limit'))}"
+        for name in passed
+    }
+    told = ", ".join(f"{text}" for text in used.values())
+    append("budget.threshold_passed", run=run, after={"percent": highest, **used}, why=f"{highest} % is spent: {told}")
+    return True
 
 
 def mismatches() -> list[tuple[int, str, Decimal, Decimal]]:
@@ -183,7 +245,7 @@ def mismatches() -> list[tuple[int, str, Decimal, Decimal]]:
     for dimension in DIMENSIONS:
         for run, spent, reserved, settled, held in sql.fetch_all(
             f"SELECT * FROM (SELECT b.run_id, b.{dimension}_spent AS spent, b.{dimension}_reserved AS reserved,"
-            f" coalesce(sum(e.{dimension}) FILTER (WHERE e.kind = 'settle'), 0) AS settled,"
+            f" coalesce(sum(e.{dimension}) FILTER (WHERE e.kind IN ('settle', 'correct')), 0) AS settled,"
             f" coalesce(sum(e.{dimension}) FILTER (WHERE e.kind = 'reserve' AND NOT EXISTS (SELECT FROM runs_ledgerentry x"
             "   WHERE x.budget_id = e.budget_id AND x.attempt_id = e.attempt_id AND x.kind IN ('settle', 'release'))), 0)"
             " AS held FROM runs_budget b LEFT JOIN runs_ledgerentry e ON e.budget_id = b.run_id GROUP BY b.run_id) s"
@@ -196,106 +258,103 @@ def mismatches() -> list[tuple[int, str, Decimal, Decimal]]:
     return found
 
 
-def _require_room(chain: list[Budget], amounts: Amounts) -> None:
-    for budget in chain:
-        for dimension, amount in amounts.items():
-            limit = getattr(budget, f"{dimension}_limit")
-            if limit is None or not amount:
-                continue
-            spent, reserved = getattr(budget, f"{dimension}_spent"), getattr(budget, f"{dimension}_reserved")
-            if spent + reserved + amount > limit:
-                raise OverBudget(
-                    dimension=dimension,
-                    needed=amount,
-                    left=max(limit - spent - reserved, 0),
-                    run=budget.run_id,
-                    by_siblings=reserved > 0 and spent + amount <= limit,
-                )
-
-
-def _lock_chain(run: int) -> list[Budget]:
-    """The budgets of a run and its ancestors, locked leaf to root: the order in which everyone locks them."""
+def _reserve(run: int, amounts: Amounts, *, attempt: int | None, pricing: Pricing, note: str, asked: bool) -> None:
     require_transaction()
-    # A parent's number is below its child's, so descending order is leaf to root.
-    chain = sorted(
-        (
-            row[0]
-            for row in sql.fetch_all(
-                "WITH RECURSIVE up AS (SELECT id, parent_id FROM runs_run WHERE id = %s"
-                " UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN up ON p.id = up.parent_id) SELECT id FROM up",
-                [run],
-            )
-        ),
-        reverse=True,
-    )
-    return [Budget.objects.select_for_update(of=("self",), no_key=True).get(pk=number) for number in chain]
-
-
-def _lock_reserved(attempt: int) -> list[tuple[Budget, LedgerEntry]]:
-    """The budgets that an attempt has a reservation on which nothing has replaced yet, locked leaf to root."""
-    require_transaction()
-    held = {e.budget_id: e for e in LedgerEntry.objects.filter(attempt_id=attempt, kind=EntryKind.RESERVE)}
-    locked = [
-        Budget.objects.select_for_update(of=("self",), no_key=True).get(pk=number)
-        for number in sorted(held, reverse=True)
-    ]
-    ended = LedgerEntry.objects.filter(attempt_id=attempt, kind__in=[EntryKind.SETTLE, EntryKind.RELEASE])
-    replaced = set(ended.values_list("budget_id", flat=True))
-    return [(budget, held[budget.pk]) for budget in locked if budget.pk not in replaced]
-
-
-def _add(
-    budget: Budget,
-    kind: EntryKind,
-    amounts: Amounts,
-    *,
-    run: int,
-    attempt: int | None,
-    pricing: Pricing = Pricing(),
-    estimated: bool = False,
-    note: str = "",
-) -> None:
-    sql.execute(
-        "INSERT INTO runs_ledgerentry (budget_id, run_id, attempt_id, kind, usd, tokens, calls, effects, steps,"
-        " estimated, model, usage, price, note, at)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, lw_clock())",
+    short = sql.fetch_one(
+        "SELECT * FROM lw_reserve(%s, %s::bigint, %s::numeric, %s::bigint, %s::bigint, %s::bigint, %s::bigint,"
+        " %s::text, %s::jsonb, %s::text, %s)",
         [
-            budget.pk,
             run,
             attempt,
-            kind,
-            amounts.usd,
-            amounts.tokens,
-            amounts.calls,
-            amounts.effects,
-            amounts.steps,
-            estimated,
+            *(amount for _, amount in amounts.items()),
+            clean_text(pricing.model)[:100],
+            sql.jsonb(pricing.price),
+            clean_text(note),
+            asked,
+        ],
+    )
+    if short is not None:
+        budget, dimension, needed, left, by_siblings, percent, allowance, frees_at = short
+        raise OverBudget(
+            dimension=dimension,
+            needed=_amount(dimension, needed),
+            left=_amount(dimension, left),
+            run=budget,
+            by_siblings=by_siblings,
+            percent=percent,
+            allowance=allowance,
+            frees_at=frees_at,
+        )
+
+
+def _settle(attempt: int, how: str, amounts: Amounts, *, pricing: Pricing, estimated: bool, note: str) -> None:
+    require_transaction()
+    if not any(each is _flush for _, each, *_ in connection.run_on_commit):
+        transaction.on_commit(_flush)
+    sql.execute(
+        "SELECT lw_settle(%s, %s::text, %s::numeric, %s::bigint, %s::bigint, %s::bigint, %s::bigint,"
+        " %s::text, %s::jsonb, %s::jsonb, %s, %s, %s::text)",
+        [
+            attempt,
+            how,
+            *(amount for _, amount in amounts.items()),
             clean_text(pricing.model)[:100],
             sql.jsonb(pricing.usage),
             sql.jsonb(pricing.price),
+            estimated,
+            pricing.unpriced,
             clean_text(note),
         ],
     )
 
 
-def _change(budget: Budget, changes: Mapping[str, Decimal | int], *, judged: bool = False) -> None:
-    """Change a locked budget. What its limit does not cover of the truth is shown as overrun: no less, no more.
+def _flush() -> None:
+    """Wait until everything that is committed is on the disk: the commit itself let the budgets go before that."""
+    sql.execute("SELECT pg_logical_emit_message(true, 'longwatch', '')")
 
-    judged: it was found to fit before, and the CHECK refuses it otherwise.
-    """
-    kept = {column: amount for column, amount in changes.items() if amount}
-    if not kept:
-        return
-    for column, amount in kept.items():
-        setattr(budget, column, getattr(budget, column) + amount)
-    if not judged:
-        for dimension in DIMENSIONS:
-            limit = getattr(budget, f"{dimension}_limit")
-            used = getattr(budget, f"{dimension}_spent") + getattr(budget, f"{dimension}_reserved")
-            overrun = 0 if limit is None else max(used - limit, 0)
-            if overrun != (before := getattr(budget, f"{dimension}_overrun")):
-                kept[f"{dimension}_overrun"] = overrun - before
+
+def _note_grant(run: int, deltas: Mapping[str, Decimal | int], *, why: str) -> None:
     sql.execute(
-        "UPDATE runs_budget SET " + ", ".join(f"{c} = {c} + %s" for c in kept) + " WHERE run_id = %s",
-        [*kept.values(), budget.pk],
+        "INSERT INTO runs_ledgerentry (budget_id, run_id, kind, usd, tokens, calls, effects, steps, estimated, unpriced,"
+        " model, note, at) VALUES (%s, %s, 'grant', %s, %s, %s, %s, %s, false, false, '', %s, lw_clock())",
+        [run, run, *(deltas.get(dimension, 0) for dimension in DIMENSIONS), clean_text(why)],
     )
+
+
+def _passed(budget: Budget) -> dict[str, int]:
+    """The highest threshold that each limited dimension has passed."""
+    found: dict[str, int] = {}
+    for dimension in DIMENSIONS:
+        most, spent = getattr(budget, f"{dimension}_limit"), getattr(budget, f"{dimension}_spent")
+        if most and (passed := [percent for percent in THRESHOLDS if spent * 100 >= most * percent]):
+            found[dimension] = max(passed)
+    return found
+
+
+def _amount(dimension: str, amount: Decimal) -> Decimal | int:
+    return amount if dimension == "usd" else int(amount)
+
+
+_WORKING_NOW = """
+    r.working_s + CASE WHEN r.state IN ('running', 'thinking') AND r.held_since IS NULL
+                       THEN greatest(extract(epoch FROM lw_clock() - r.clock_mark), 0) ELSE 0 END
+"""
+
+# Of a run and each above it that has such a limit: the limit, and the working time of it with all below it.
+_WORKING = f"""
+    WITH RECURSIVE down AS (
+        SELECT b.run_id AS top, b.working_limit_s AS most, b.run_id AS id FROM runs_budget b
+        WHERE b.run_id = ANY (lw_chain(%(run)s)) AND b.working_limit_s IS NOT NULL
+          AND NOT EXISTS (SELECT FROM runs_budget f WHERE f.run_id = %(run)s AND f.finish_asked_at IS NOT NULL)
+        UNION ALL SELECT d.top, d.most, c.id FROM runs_run c JOIN down d ON c.parent_id = d.id
+    )
+    SELECT d.top, d.most, sum({_WORKING_NOW}) FROM down d JOIN runs_run r ON r.id = d.id
+    GROUP BY d.top, d.most ORDER BY d.top DESC
+"""
+
+_WORKED = f"""
+    WITH RECURSIVE down AS (
+        SELECT %s::bigint AS id UNION ALL SELECT c.id FROM runs_run c JOIN down d ON c.parent_id = d.id
+    )
+    SELECT r.id, {_WORKING_NOW} FROM down d JOIN runs_run r ON r.id = d.id
+"""

@@ -1,5 +1,8 @@
 """Anticipated errors. Each takes data and builds a message that names the rule and the remedy."""
 
+from datetime import UTC, datetime
+from decimal import Decimal
+
 
 class LongwatchError(Exception):
     """Base of every error that a caller is expected to handle. `code` is stable and goes over the API."""
@@ -113,13 +116,54 @@ class LimitTooLow(Conflict):
 
 
 class OverBudget(LongwatchError):
-    """A reservation does not fit. `by_siblings`: it would fit once what others reserved is settled."""
+    """A reservation does not fit. `by_siblings`: it would fit once what others reserved is settled.
+
+    percent: it fits, but takes more than that share of a limit, and a person has not been asked yet.
+    allowance: the budgets have room, and that has none before `frees_at`.
+    """
 
     code, status = "over_budget", 409
 
-    def __init__(self, *, dimension: str, needed: object, left: object, run: int, by_siblings: bool) -> None:
-        self.dimension, self.needed, self.left, self.run, self.by_siblings = dimension, needed, left, run, by_siblings
-        super().__init__(f"The next step may take {needed} {dimension}; run {run} has {left} left.")
+    def __init__(
+        self,
+        *,
+        dimension: str,
+        needed: Decimal | int | float,
+        left: Decimal | int | float,
+        run: int,
+        by_siblings: bool = False,
+        percent: int | None = None,
+        allowance: int | None = None,
+        frees_at: datetime | None = None,
+    ) -> None:
+        self.dimension, self.needed, self.left, self.run = dimension, needed, left, run
+        self.by_siblings, self.percent = by_siblings, percent
+        self.allowance, self.frees_at = allowance, frees_at
+        if dimension == "working_s":
+            super().__init__(f"Run {run} has used its working time.")
+        elif allowance is not None:
+            most, rest = write_amount(dimension, needed), write_amount(dimension, left)
+            until = f" until {frees_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if frees_at else ""
+            super().__init__(f"The next step may take {most}; allowance {allowance} has {rest} left{until}.")
+        elif percent is not None:
+            share = f"more than {percent} % of what run {run} may use in all"
+            super().__init__(f"The next step may take {write_amount(dimension, needed)}, {share}.")
+        else:
+            most, rest = write_amount(dimension, needed), write_amount(dimension, left)
+            super().__init__(f"The next step may take {most}; run {run} has {rest} left.")
+
+
+def say_dimension(dimension: str) -> str:
+    return {"usd": "USD", "calls": "model calls", "working_s": "working time"}.get(dimension, dimension)
+
+
+def write_amount(dimension: str, amount: Decimal | int | float) -> str:
+    """An amount of a budget in words: `0.40 USD`, `12,000 tokens`, `1 model call`."""
+    if dimension == "usd":
+        whole, _, cents = f"{Decimal(amount):,.10f}".rstrip("0").partition(".")
+        return f"{whole}.{cents:0<2} USD"
+    word = {"calls": "model calls", "working_s": "seconds"}.get(dimension, dimension)
+    return f"{int(amount):,} {word.removesuffix('s') if amount == 1 else word}"
 
 
 class NoPrice(LongwatchError):
@@ -128,8 +172,8 @@ class NoPrice(LongwatchError):
     def __init__(self, model: str) -> None:
         self.model = model
         super().__init__(
-            f"There is no price for the model {model!r}, and the run has a limit in USD.",
-            remedy="Choose a model with a known price, or lift the USD limit.",
+            f"There is no price for the model {model!r}.",
+            remedy="Set its price in the admin, or give the agent a model that has one.",
         )
 
 

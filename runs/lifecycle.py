@@ -214,14 +214,40 @@ def unhold(run: Run) -> None:
 
 
 def renew(claim: Claim, *, lease_s: float) -> bool:
-    """Renew the lease on a held run. False: no longer held."""
+    """Renew the lease on a held run, and count what it has worked until now. False: no longer held."""
     return (
         sql.execute(
-            "UPDATE runs_run SET lease_until = clock_timestamp() + make_interval(secs => %s)"
+            f"UPDATE runs_run SET working_s = working_s + {_PASSED}, clock_mark = greatest(lw_clock(), clock_mark),"
+            " lease_until = clock_timestamp() + make_interval(secs => %s)"
             " WHERE id = %s AND epoch = %s AND state = 'running'",
             [lease_s, claim.run, claim.epoch],
         )
         > 0
+    )
+
+
+def close_gap(run: Run, *, lease_s: float, attempt: int | None = None) -> None:
+    """Whoever held a locked run was lost: what comes after the end of its last lease was no work. It counts as queued.
+
+    attempt: that of the model call which was renewed in place of the run.
+    """
+    sql.execute(
+        "UPDATE runs_run r SET clock_mark = now, working_s = working_s + greatest(extract(epoch FROM alive - clock_mark), 0),"
+        " queued_s = queued_s + greatest(extract(epoch FROM now - greatest(alive, clock_mark)), 0)"
+        " FROM (SELECT greatest(lw_clock(), i.clock_mark) AS now, least(lw_clock(),"
+        "   greatest(i.clock_mark, coalesce(a.seen_at, a.taken_at)) + make_interval(secs => %s)) AS alive"
+        "   FROM runs_run i LEFT JOIN runs_attempt a ON a.id = %s WHERE i.id = %s) g"
+        " WHERE r.id = %s AND r.held_since IS NULL AND r.state IN ('running', 'thinking')",
+        [lease_s, attempt, run.pk, run.pk],
+    )
+
+
+def count_queued(run: Run) -> None:
+    """A locked run that thinks was not worked at until now: no gateway had taken its call."""
+    sql.execute(
+        f"UPDATE runs_run SET queued_s = queued_s + {_PASSED}, clock_mark = greatest(lw_clock(), clock_mark)"
+        " WHERE id = %s AND state = 'thinking' AND held_since IS NULL AND clock_mark < lw_clock() - interval '1 s'",
+        [run.pk],
     )
 
 

@@ -11,6 +11,7 @@ from django.db import IntegrityError, transaction
 from runs import (
     access,
     agents,
+    allowances,
     approvals,
     budgets,
     clock,
@@ -20,7 +21,9 @@ from runs import (
     facts,
     keys,
     lifecycle,
+    limits,
     locks,
+    prices,
     sql,
     steps,
     switches,
@@ -39,11 +42,28 @@ from runs.errors import (
     NoLimit,
     NotFound,
     SwitchedOff,
+    say_dimension,
+    write_amount,
 )
 from runs.journal import Actor, append, person
-from runs.models import AgentGrant, Approval, Event, Fact, Key, Run, StartRequest, Step, Switch
+from runs.models import (
+    AgentGrant,
+    Allowance,
+    Approval,
+    Budget,
+    Event,
+    Fact,
+    Key,
+    Price,
+    ProviderLimit,
+    Run,
+    StartRequest,
+    Step,
+    Switch,
+)
 from runs.states import (
     EXPLAIN,
+    KEY_OPEN,
     STEP_OPEN,
     ApprovalKind,
     ApprovalState,
@@ -135,7 +155,7 @@ def resume_run(run: int, *, reason: str, by: AbstractBaseUser) -> Run:
 
 def set_budget(
     run: int,
-    limits: Mapping[str, Decimal | int | float | None],
+    wanted: Mapping[str, Decimal | int | float | None],
     *,
     reason: str,
     by: AbstractBaseUser,
@@ -148,14 +168,14 @@ def set_budget(
     _require_on_run(by, Action.BUDGET, run)
     if not reason.strip():
         raise Malformed("Changing a limit needs a reason.")
-    for name, wanted in limits.items():
-        _check_amount(name, wanted)
+    for name, amount in wanted.items():
+        _check_amount(name, amount)
     with transaction.atomic(durable=True):
         locked = lifecycle.lock(run)
         _close_budget_cards(locked, why="the limit was changed")
         course.wake_run(locked, WaitingFor.BUDGET, why="the limit was changed", actor=person(by))
         # Budgets last: every run below waits for this one.
-        budgets.set_limits(run, limits, actor=person(by), why=reason, version=version)
+        budgets.set_limits(run, wanted, actor=person(by), why=reason, version=version)
     _wake_descendants(run, WaitingFor.BUDGET, why=f"a limit of run {run} was changed")
     locked.refresh_from_db()
     return locked
@@ -385,6 +405,91 @@ def release_switch(switch: int, *, reason: str, by: AbstractBaseUser) -> Switch:
     return released
 
 
+def set_price(new: prices.NewPrice, *, by: AbstractBaseUser) -> Price:
+    """Set a price: what was used without one is priced, and what waited for it goes on.
+
+    Raises: Forbidden, Malformed, Conflict.
+    """
+    access.require(by, Action.MONEY)
+    with transaction.atomic(durable=True):
+        made = prices.set_price(new, actor=person(by))
+    for found in prices.recost():
+        with transaction.atomic(durable=True):
+            budgets.settle(
+                found.attempt,
+                budgets.Amounts(usd=found.usd, tokens=found.tokens, calls=1, steps=1),
+                pricing=budgets.Pricing(model=found.model, usage=found.usage, price=found.price),
+                note=f"priced when the price of {made.model} was set",
+            )
+    cards = Approval.objects.filter(
+        kind=ApprovalKind.BUDGET, state=ApprovalState.PENDING, evidence__has_key="model", run__ended_at__isnull=True
+    )
+    for run in cards.values_list("run_id", flat=True).distinct():
+        _wake_for_budget(run, why=f"the price of {made.model} was set", actor=person(by))
+    return made
+
+
+def withdraw_price(price: int, *, reason: str, by: AbstractBaseUser) -> None:
+    """What was priced with it stays as it is. Raises: Forbidden, Malformed, Conflict."""
+    access.require(by, Action.MONEY)
+    if not reason.strip():
+        raise Malformed("Withdrawing a price needs a reason.")
+    with transaction.atomic(durable=True):
+        prices.withdraw(price, actor=person(by), why=reason)
+
+
+def create_allowance(terms: allowances.Terms, *, reason: str, by: AbstractBaseUser) -> Allowance:
+    """Raises: Forbidden, Malformed, Conflict."""
+    access.require(by, Action.MONEY)
+    if not reason.strip():
+        raise Malformed("An allowance needs a reason.")
+    with transaction.atomic(durable=True):
+        return allowances.create(terms, actor=person(by), why=reason)
+
+
+def change_allowance(
+    allowance: int,
+    *,
+    soft: Decimal | None,
+    hard: Decimal,
+    reason: str,
+    by: AbstractBaseUser,
+    version: int | None = None,
+) -> Allowance:
+    """What waits for it goes on by itself. Raises: Forbidden, Malformed, LimitTooLow, Conflict (a stale form)."""
+    access.require(by, Action.MONEY)
+    if not reason.strip():
+        raise Malformed("Changing an allowance needs a reason.")
+    with transaction.atomic(durable=True):
+        changed = allowances.change(allowance, soft=soft, hard=hard, actor=person(by), why=reason, version=version)
+    _wake_for_allowance(allowance, why="the allowance was changed")
+    return changed
+
+
+def end_allowance(allowance: int, *, reason: str, by: AbstractBaseUser) -> None:
+    """Raises: Forbidden, Conflict."""
+    access.require(by, Action.MONEY)
+    with transaction.atomic(durable=True):
+        allowances.end(allowance, actor=person(by), why=reason)
+    _wake_for_allowance(allowance, why="the allowance has ended")
+
+
+def set_rate(
+    limit: int, calls_per_minute: int | None, *, reason: str, by: AbstractBaseUser, version: int | None = None
+) -> ProviderLimit:
+    """Set how often a credential may call; it counts from the next call on. Raises: Forbidden, Malformed, Conflict."""
+    access.require(by, Action.MONEY)
+    if not reason.strip():
+        raise Malformed("Changing a rate needs a reason.")
+    with transaction.atomic(durable=True):
+        changed = limits.set_rate(limit, calls_per_minute, actor=person(by), why=reason, version=version)
+    waiting = Step.objects.filter(state=StepState.WAITING, waiting_for=WaitingFor.PROVIDER)
+    for run in waiting.values_list("run_id", flat=True).distinct():
+        with transaction.atomic(durable=True):
+            course.wake_run(lifecycle.lock(run), WaitingFor.PROVIDER, why="the rate of its credential was changed")
+    return changed
+
+
 def create_token(name: str, role: Role, *, by: Actor) -> str:
     """Make an API token; it is returned once."""
     with transaction.atomic(durable=True):
@@ -567,15 +672,15 @@ def _create(start: Start, agent: agents.Agent, *, actor: Actor, parent: Run | No
     if switch := switches.for_agent(agent.name):
         raise SwitchedOff(*switch)
     own = agent.budget
-    limits = replace(
+    most = replace(
         own,
         usd=_money(start.usd) or own.usd,
         tokens=own.tokens if start.tokens is None else start.tokens,
         steps=own.steps if start.steps is None else start.steps,
         working_s=own.working_s if start.working_s is None else start.working_s,
     )
-    if not limits.unlimited and all(
-        v is None for v in (limits.usd, limits.tokens, limits.calls, limits.effects, limits.steps, limits.working_s)
+    if not most.unlimited and all(
+        v is None for v in (most.usd, most.tokens, most.calls, most.effects, most.steps, most.working_s)
     ):
         raise NoLimit(agent.name)
     run = lifecycle.create(
@@ -591,7 +696,7 @@ def _create(start: Start, agent: agents.Agent, *, actor: Actor, parent: Run | No
         priority=agent.priority,
         actor=actor,
     )
-    budgets.create(run, limits)
+    budgets.create(run, most)
     return run
 
 
@@ -701,26 +806,93 @@ def _decide_failure(run: Run, step: Step | None, card: Approval, said: Said, by:
 
 
 def _decide_budget(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
-    if said.verdict != Verdict.GRANT:
-        raise Malformed(f"{said.verdict} is not possible here yet.", remedy="Grant more, or stop the run.")
-    approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
-    grant = said.grant or {}
+    if said.verdict == Verdict.FINISH:
+        _let_finish(run, card, said, by)
+        return
+    evidence: dict[str, Json] = card.evidence if isinstance(card.evidence, dict) else {}
     # What is short may be the budget of a run above: its lock comes after that of its child.
-    short = card.evidence.get("run", run.pk) if isinstance(card.evidence, dict) else run.pk
+    short = int(str(evidence.get("run", run.pk)))
     granted = run if short == run.pk else lifecycle.lock(short)
     access.require(by, Action.DECIDE, granted.agent)
-    budget = granted.budget
-    limits: dict[str, Decimal | int | None] = {}
-    for name in ("usd", "tokens", "calls", "effects", "steps"):
-        if name in grant:
-            old = getattr(budget, f"{name}_limit")
-            more = Decimal(_money(str(grant[name])) or "0") if name == "usd" else _whole(name, grant[name])
-            limits[name] = None if old is None else old + more
-            _check_amount(name, limits[name])
-    if not limits:
-        raise Malformed('A grant says how much: {"usd": "1.00"}.')
+    limits = _read_grant(granted, said.grant or {}, evidence)
+    approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
     course.wake_run(run, WaitingFor.BUDGET, why=f"granted by {by.get_username()}", actor=person(by))
     budgets.set_limits(granted.pk, limits, actor=person(by), why=said.comment or f"granted on approval {card.pk}")
+
+
+def _read_grant(
+    granted: Run, grant: Mapping[str, str], evidence: Mapping[str, Json]
+) -> dict[str, Decimal | int | float | None]:
+    """The new limits that a grant makes. A card that only asks about a step's share may be granted nothing more.
+
+    Raises:
+        Malformed: it says nothing, or not what the card asks for, or so little that the step would ask again at once.
+    """
+    asked_for = str(evidence.get("dimension") or "")
+    given = {name: amount for name, amount in grant.items() if name in budgets.GRANTABLE}
+    if asked_for and given and asked_for not in given:
+        raise Malformed(
+            f"This card asks for {say_dimension(asked_for)}, not for {', '.join(map(say_dimension, given))}.",
+            remedy=f"Say how much more {say_dimension(asked_for)}.",
+        )
+    by_share = "asked_above_percent" in evidence
+    if not given and not by_share:
+        raise Malformed('A grant says how much: {"usd": "1.00"}.')
+    budget = granted.budget
+    limits: dict[str, Decimal | int | float | None] = {}
+    for name, amount in given.items():
+        old = budget.working_limit_s if name == "working_s" else getattr(budget, f"{name}_limit")
+        if old is None:
+            limits[name] = None
+        elif name == "usd":
+            limits[name] = Decimal(old) + Decimal(_money(amount) or "0")
+        else:
+            limits[name] = old + _whole(name, amount)
+        _check_amount(name, limits[name])
+    if asked_for and not by_share:
+        _require_enough(budget, asked_for, limits.get(asked_for), evidence)
+    return limits
+
+
+def _require_enough(
+    budget: Budget, dimension: str, limit: Decimal | int | float | None, evidence: Mapping[str, Json]
+) -> None:
+    if limit is None:
+        return
+    if dimension == "working_s":
+        old, needed = Decimal(budget.working_limit_s or 0), Decimal(1)
+        used = Decimal(budgets.worked_s(budget.pk)).quantize(Decimal("0.1"))
+    else:
+        try:
+            needed = Decimal(str(evidence.get("needed")).replace(",", ""))
+        except InvalidOperation:
+            return
+        old = Decimal(getattr(budget, f"{dimension}_limit"))
+        used = Decimal(getattr(budget, f"{dimension}_spent") + getattr(budget, f"{dimension}_reserved"))
+    if used + needed > Decimal(limit):
+        raise Malformed(
+            f"That is not enough for the next step: run {budget.pk} would ask again at once.",
+            remedy=f"Grant at least {write_amount(dimension, used + needed - old)}.",
+        )
+
+
+def _let_finish(run: Run, card: Approval, said: Said, by: AbstractBaseUser) -> None:
+    """The run thinks once more, is told so, and ends. Its last steps are paid for by raising what is short by just that."""
+    for above in sql.fetch_all("SELECT agent FROM runs_run WHERE id = ANY (lw_chain(%s))", [run.pk]):
+        access.require(by, Action.DECIDE, above[0])
+    approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
+    why = f"it finishes with what it has, by {by.get_username()}"
+    budgets.ask_finish(run.pk, actor=person(by), why=said.comment or why)
+    for step in steps.open_steps(run.pk):
+        if step.state not in (StepState.PLANNED, StepState.WAITING):
+            continue
+        locked = steps.lock(step.pk)
+        if step.kind in (StepKind.THINK, StepKind.FINISH):
+            if locked.state == StepState.WAITING:
+                steps.wake(locked, why=why, actor=person(by))
+        elif not Key.objects.filter(step=step, state__in=KEY_OPEN).exists():
+            approvals.void_all(run.pk, step=step.pk, why=why)
+            steps.close(locked, StepState.VOID, error=why, actor=person(by))
 
 
 def _decide_fact(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
@@ -785,6 +957,20 @@ def _close_budget_cards(run: Run, *, why: str) -> None:
         approvals.void(card, why=why)
 
 
+def _wake_for_budget(run: int, *, why: str, actor: Actor) -> None:
+    with transaction.atomic(durable=True):
+        locked = lifecycle.lock(run)
+        _close_budget_cards(locked, why=why)
+        course.wake_run(locked, WaitingFor.BUDGET, why=why, actor=actor)
+
+
+def _wake_for_allowance(allowance: int, *, why: str, most: int | None = None) -> None:
+    on = allowances.topic(allowance)
+    for run in sorted(course.wake_waiting(WaitingFor.CAPACITY, on))[:most]:
+        with transaction.atomic(durable=True):
+            course.wake_run(lifecycle.lock(run), WaitingFor.CAPACITY, on, why=why)
+
+
 def _wake_descendants(run: int, waiting_for: WaitingFor, *, why: str) -> None:
     """Other runs are woken in transactions of their own."""
     below = Run.objects.filter(root_id=Run.objects.values_list("root_id", flat=True).get(pk=run), ended_at__isnull=True)
@@ -802,11 +988,13 @@ def _wake_after_end(tree: list[Run], freed: Sequence[str]) -> None:
 
 
 def wake_waiters_of_ended(run: int) -> None:
-    """Wake the step of the parent that waits for this child."""
+    """Wake the step of the parent that waits for this child, and the run that waits longest for its place."""
     waiting = course.wake_waiting(WaitingFor.CHILD, str(run))
     for number in waiting:
         with transaction.atomic(durable=True):
             course.wake_run(lifecycle.lock(number), WaitingFor.CHILD, str(run), why=f"run {run} ended")
+    for allowance in Allowance.objects.filter(dimension="runs", ended_at__isnull=True).values_list("pk", flat=True):
+        _wake_for_allowance(allowance, why=f"run {run} ended", most=1)
 
 
 def wake_lock_waiters(names: Sequence[str]) -> None:
@@ -914,6 +1102,8 @@ def _check_amount(name: str, amount: Decimal | int | float | None) -> None:
         case "usd":
             value = Decimal(amount)
             fits = value.is_finite() and 0 <= value < 10**10 and value == round(value, 10)
+        case "ask_percent":
+            fits = 1 <= amount <= 100 and amount == int(amount)
         case "working_s" | "max_age_s":
             fits = 0 < amount <= _LONGEST_S  # NaN compares false
         case _:

@@ -255,10 +255,11 @@ class WorkState(TextChoices):
 
 
 class EntryKind(TextChoices):
-    RESERVE = "reserve"
-    SETTLE = "settle"
-    RELEASE = "release"
-    GRANT = "grant"
+    RESERVE = "reserve"  # what an attempt may use at most
+    SETTLE = "settle"  # what it used, or an estimate of it: replaces the reserve
+    RELEASE = "release"  # it certainly used nothing: replaces the reserve
+    CORRECT = "correct"  # the truth about an estimate: the difference
+    GRANT = "grant"  # how a limit changed
 
 
 class ProcessKind(TextChoices):

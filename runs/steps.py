@@ -344,7 +344,7 @@ def renew_attempts(holder: uuid.UUID, *, lease_s: float) -> list[int]:
     return [
         row[0]
         for row in sql.fetch_all(
-            "UPDATE runs_attempt SET lease_until = clock_timestamp() + make_interval(secs => %s)"
+            "UPDATE runs_attempt SET lease_until = clock_timestamp() + make_interval(secs => %s), seen_at = lw_clock()"
             " WHERE holder = %s AND outcome = 'open' RETURNING id",
             [lease_s, holder],
         )

@@ -42,7 +42,7 @@ class Desk:
     def __init__(self, model: RehearsalServer, database_url: str, folder: Path) -> None:
         self.model = model
         self.person = User.objects.create_superuser("ana")
-        self._worker = processes.register(ProcessKind.WORKER)
+        self.worker = processes.register(ProcessKind.WORKER)
         self._database_url = database_url
         self._folder = folder
         self._inside: list[GatewayThread] = []
@@ -54,12 +54,18 @@ class Desk:
         run, _ = operations.start_run(Start(agent=agent, **start), by=self.person)
         return self.hand_over(run)
 
-    def hand_over(self, run: Run) -> Run:
-        """Do with this run what a worker does when there is nothing to do but to think, whatever else is due."""
+    def hand_over(self, run: Run, *, wake: bool = True) -> Run:
+        """Do with this run what a worker does when there is nothing to do but to think, whatever else is due.
+
+        wake: also where its moment has not come yet.
+        """
         with transaction.atomic():
             sql.execute("UPDATE runs_run SET priority = 9, due_at = lw_clock() WHERE id = %s", [run.pk])
-            sql.execute("UPDATE runs_step SET wake_at = lw_clock() WHERE run_id = %s AND wake_at IS NOT NULL", [run.pk])
-            claim = lifecycle.claim(self._worker, lease_s=60.0)
+            if wake:
+                sql.execute(
+                    "UPDATE runs_step SET wake_at = lw_clock() WHERE run_id = %s AND wake_at IS NOT NULL", [run.pk]
+                )
+            claim = lifecycle.claim(self.worker, lease_s=60.0)
             assert isinstance(claim, lifecycle.Claim), f"run {run.pk} cannot be claimed: {claim}"
             assert claim.run == run.pk
             held = lifecycle.lock_held(claim)

@@ -32,7 +32,15 @@ def client(ada: User) -> Client:
 def budget_form(run: Run, **changes: Any) -> dict[str, Any]:
     budget = run.budget
     budget.refresh_from_db()
-    limits = ("usd_limit", "tokens_limit", "calls_limit", "effects_limit", "steps_limit", "working_limit_s")
+    limits = (
+        "usd_limit",
+        "tokens_limit",
+        "calls_limit",
+        "effects_limit",
+        "steps_limit",
+        "working_limit_s",
+        "ask_percent",
+    )
     shown = {name: "" if getattr(budget, name) is None else getattr(budget, name) for name in limits}
     return shown | {"version": budget.version, "reason": "worth it"} | changes
 

@@ -30,7 +30,7 @@ READ_ONLY = [
     "artifact",
     "process",
 ]
-CHANGEABLE = ["budget", "switch", "agentgrant", "apitoken"]
+CHANGEABLE = ["budget", "switch", "agentgrant", "apitoken", "allowance", "price", "providerlimit"]
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
 

@@ -207,7 +207,7 @@ def test_the_number_of_queries_does_not_grow_with_the_run(
             build(run)
 
 
-QUERIES = 10
+QUERIES = 12
 
 
 def test_five_thousand_steps_and_three_hundred_facts_keep_to_their_shares() -> None:

@@ -31,11 +31,11 @@ def run(person: User) -> Run:
     return start(person)
 
 
-def reserve(run: Run, **amounts: Any) -> int:
-    """A try of a new step with its reservation; the id of the attempt."""
+def reserve(run: Run, *, asked: bool = True, **amounts: Any) -> int:
+    """A try of a new step with its reservation; the id of the attempt. asked: whatever its share of a limit."""
     with transaction.atomic():
         attempt = open_attempt(steps.plan(lifecycle.lock(run.pk), steps.Asked(kind=StepKind.CHECK, tool="read_order")))
-        budgets.reserve(run.pk, Amounts(**amounts), attempt=attempt.pk)
+        budgets.reserve(run.pk, Amounts(**amounts), attempt=attempt.pk, asked=asked)
         return attempt.pk
 
 
@@ -93,7 +93,9 @@ class TestReserveAndSettle:
 
     @pytest.mark.parametrize("second", ["settle", "release", "estimate"])
     @pytest.mark.parametrize("first", ["settle", "release", "estimate"])
-    def test_an_attempt_is_booked_once_whatever_comes_after(self, run: Run, first: str, second: str) -> None:
+    def test_an_attempt_is_booked_once_but_that_the_truth_replaces_an_estimate(
+        self, run: Run, first: str, second: str
+    ) -> None:
         book: dict[str, Callable[[int], None]] = {
             "settle": lambda a: settle(a, usd=Decimal("0.20"), steps=1),
             "release": release,
@@ -103,8 +105,11 @@ class TestReserveAndSettle:
         book[first](attempt)
         after = usd(run)
         book[second](attempt)
+        if (first, second) == ("estimate", "settle"):
+            after = (Decimal("0.20"), 0, 0)
         assert usd(run) == after
-        assert after[0] == {"settle": Decimal("0.20"), "release": 0, "estimate": Decimal("0.70")}[first]
+        if first != "estimate" or second != "settle":
+            assert after[0] == {"settle": Decimal("0.20"), "release": 0, "estimate": Decimal("0.70")}[first]
         assert budgets.mismatches() == []
 
     def estimate(self, attempt: int) -> None:
@@ -115,6 +120,31 @@ class TestReserveAndSettle:
         self.estimate(reserve(run, usd=Decimal("0.70"), tokens=500, calls=1))
         entry = LedgerEntry.objects.get(kind=EntryKind.SETTLE)
         assert (entry.usd, entry.tokens, entry.calls, entry.estimated) == (Decimal("0.70"), 500, 1, True)
+
+    def test_the_truth_about_an_estimate_is_booked_once_as_the_difference(self, run: Run) -> None:
+        child = start_child(run)
+        attempt = reserve(child, usd=Decimal("0.70"), tokens=500, calls=1)
+        self.estimate(attempt)
+        settle(attempt, usd=Decimal("0.25"), tokens=600, calls=1)
+        settle(attempt, usd=Decimal("0.60"), tokens=1, calls=1)
+        release(attempt)
+        for each in (run, child):
+            assert usd(each) == (Decimal("0.25"), 0, 0)
+            correct = LedgerEntry.objects.get(kind=EntryKind.CORRECT, budget=each.pk)
+            assert (correct.usd, correct.tokens, correct.calls, correct.estimated) == (Decimal("-0.45"), 100, 0, False)
+        assert budgets.mismatches() == []
+
+    def test_an_estimate_without_a_usage_gives_way_to_one_with_and_that_to_the_truth(self, run: Run) -> None:
+        attempt = reserve(run, usd=Decimal("0.70"))
+        self.estimate(attempt)
+        unpriced = budgets.Pricing(model="m-new", usage={"input_tokens": 5}, unpriced=True)
+        with transaction.atomic():
+            budgets.settle(attempt, Amounts(usd=Decimal("0.60"), tokens=5), pricing=unpriced, estimated=True)
+            budgets.settle(attempt, Amounts(usd=Decimal("0.50"), tokens=5), pricing=unpriced, estimated=True)
+        assert usd(run)[0] == Decimal("0.60")
+        settle(attempt, usd=Decimal("0.05"), tokens=5)
+        assert usd(run)[0] == Decimal("0.05")
+        assert budgets.mismatches() == []
 
     def test_settling_what_was_never_reserved_does_nothing(self, run: Run) -> None:
         with transaction.atomic():
@@ -131,10 +161,68 @@ class TestReserveAndSettle:
     @pytest.mark.parametrize("dimension", DIMENSIONS)
     def test_each_dimension_has_its_limit(self, run: Run, dimension: str) -> None:
         set_limits(run, {dimension: Decimal(2) if dimension == "usd" else 2})
-        reserve(run, **{dimension: 2})
+        two: dict[str, Any] = {dimension: 2}
+        one: dict[str, Any] = {dimension: 1}
+        reserve(run, **two)
         with pytest.raises(OverBudget) as short:
-            reserve(run, **{dimension: 1})
+            reserve(run, **one)
         assert (short.value.dimension, short.value.run) == (dimension, run.pk)
+
+
+@pytest.mark.django_db
+class TestShare:
+    """A step that would take much of a limit is a question first."""
+
+    def test_a_step_above_the_set_share_is_asked_about_and_changes_nothing(self, run: Run) -> None:
+        with pytest.raises(OverBudget, match=r"0\.51 USD, more than 50 % of what run \d+ may use") as share:
+            reserve(run, asked=False, usd=Decimal("0.51"))
+        assert (share.value.percent, share.value.by_siblings) == (50, False)
+        assert usd(run) == (0, 0, 0)
+        reserve(run, asked=False, usd=Decimal("0.50"))
+        reserve(run, asked=True, usd=Decimal("0.50"))
+
+    def test_the_share_of_a_run_above_counts_too_and_can_be_set(self, run: Run) -> None:
+        child = start_child(run, usd="9.00")
+        with pytest.raises(OverBudget) as share:
+            reserve(child, asked=False, usd=Decimal("0.60"))
+        assert (share.value.run, share.value.percent) == (run.pk, 50)
+        set_limits(run, {"ask_percent": 60})
+        reserve(child, asked=False, usd=Decimal("0.60"))
+        set_limits(run, {"ask_percent": None, "usd": Decimal("9.00")})
+        reserve(child, asked=False, usd=Decimal("4.00"))
+        assert not LedgerEntry.objects.filter(kind=EntryKind.GRANT, usd=0).exists()
+
+    def test_what_does_not_fit_is_short_and_no_question_of_share(self, run: Run) -> None:
+        with pytest.raises(OverBudget) as short:
+            reserve(run, asked=False, usd=Decimal("1.10"))
+        assert short.value.percent is None
+
+
+@pytest.mark.django_db
+class TestThresholds:
+    def test_half_and_four_fifths_are_told_once_and_again_when_a_limit_was_raised(self, run: Run) -> None:
+        def spend(cents: int) -> None:
+            settle(reserve(run, usd=Decimal(cents) / 100), usd=Decimal(cents) / 100)
+
+        def tell() -> list[int]:
+            with transaction.atomic():
+                lifecycle.lock(run.pk)
+                budgets.tell_threshold(run.pk)
+            told = JournalEntry.objects.filter(run=run, kind="budget.threshold_passed").order_by("pk")
+            return [int(after["percent"]) for after in told.values_list("after", flat=True) if after]
+
+        spend(49)
+        assert not Budget.objects.get(pk=run.pk).notice_due
+        spend(1)
+        assert Budget.objects.get(pk=run.pk).notice_due
+        assert tell() == tell() == [50]
+        spend(35)
+        assert tell() == [50, 80]
+        assert "0.85 USD of 1.00 USD" in JournalEntry.objects.latest("pk").why
+        set_limits(run, {"usd": Decimal("2.00")})
+        assert not Budget.objects.get(pk=run.pk).notice_due
+        spend(40)
+        assert tell() == [50, 80, 50]
 
 
 @pytest.mark.django_db
@@ -318,7 +406,7 @@ def test_no_sequence_passes_a_limit_or_loses_the_sum(person: User, operations_: 
             continue
         assert violations() == []
         if truthful:
-            assert not Budget.objects.filter(usd_overrun__gt=0).exists()
+            assert not Budget.objects.filter(usd_overrun__gt=0, run__in=tree).exists()
     for run in tree:
         assert usd(run)[0] + usd(run)[1] <= (Budget.objects.get(pk=run.pk).usd_limit or 0) + usd(run)[2]
 

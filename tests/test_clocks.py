@@ -8,10 +8,10 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from runs import budgets, clock, course, lifecycle, operations, sql, steps
-from runs.errors import OverBudget
+from runs.errors import LimitTooLow, OverBudget
 from runs.models import Attempt, Run
 from runs.states import AttemptOutcome, RunState, StepKind, WaitingFor
-from tests.writers import claim, open_attempt, person, start
+from tests.writers import claim, open_attempt, person, start, start_child
 
 __all__ = ["person"]
 pytestmark = pytest.mark.django_db
@@ -147,10 +147,25 @@ def test_max_working_counts_work_alone(run: Run, person: User) -> None:
     claim(run)
     wait(99)
     with transaction.atomic():
-        budgets.check_working(lifecycle.lock(run.pk))
+        budgets.check_working(run.pk)
     wait(2)
-    with transaction.atomic(), pytest.raises(OverBudget, match="working_s"):
-        budgets.check_working(lifecycle.lock(run.pk))
+    with transaction.atomic(), pytest.raises(OverBudget, match="has used its working time"):
+        budgets.check_working(run.pk)
+
+
+def test_what_a_child_works_counts_for_the_runs_above_it(run: Run, person: User) -> None:
+    operations.set_budget(run.pk, {"working_s": 100 * UNIT_S}, reason="no longer", by=person)
+    child = start_child(run)
+    claim(run)
+    wait(60)
+    claim(child)
+    with transaction.atomic():
+        budgets.check_working(child.pk)
+    wait(21)
+    with transaction.atomic(), pytest.raises(OverBudget, match=f"Run {run.pk} has used its working time"):
+        budgets.check_working(child.pk)
+    with pytest.raises(LimitTooLow):
+        operations.set_budget(run.pk, {"working_s": 101 * UNIT_S}, reason="less", by=person)
 
 
 def test_the_shift_moves_business_time_in_scans_and_under_locks_and_leaves_the_real_clock(db: None) -> None:

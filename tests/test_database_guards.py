@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pytest
 from django.apps import apps
@@ -10,10 +11,13 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, connection, transaction
 from django.db.models import CheckConstraint, UniqueConstraint
 
-from runs import budgets, facts, lifecycle, operations, processes, sql, steps, switches
+from runs import budgets, facts, lifecycle, limits, operations, processes, sql, steps, switches
+from runs.allowances import Terms
 from runs.approvals import Said
 from runs.journal import Actor
 from runs.models import Approval, Attempt, Fact, Key, LedgerEntry, Run, Step
+from runs.models.price import RATES
+from runs.prices import NewPrice
 from runs.states import CheckOutcome, ProcessKind, StepKind, Verdict
 from tests import situations
 
@@ -41,7 +45,12 @@ def scene(db: None) -> Scene:
     ended = situations.start(person)
     operations.stop_run(ended.pk, reason="enough", by=person)
     run = situations.start(person)
+    terms = Terms(scope="all", dimension="steps", period="day", hard=Decimal(100))
+    operations.create_allowance(terms, reason="the plan", by=person)
+    rates = dict.fromkeys(RATES, Decimal(1))
+    operations.set_price(NewPrice(model="m-new", rates=rates, reason="the page"), by=person)
     with transaction.atomic():
+        limits.know("key-of-scene")
         locked = lifecycle.lock(run.pk)
         lifecycle.add_work(locked.pk, ["one"], step=steps.plan(locked, steps.Asked(kind=StepKind.THINK)).pk)
         sql.execute(
@@ -155,6 +164,12 @@ CHECKS: dict[str, Callable[[Scene], str]] = {
         f" estimated, model, note, at) VALUES ({s.run.pk}, {s.run.pk}, {s.attempt.pk}, 'settle', -0.01, 0, 0, 0, 0,"
         " false, '', '', lw_clock())"
     ),
+    "budget_ask_percent_of_hundred": _change_budget("ask_percent = 101"),
+    "price_is_not_nothing": lambda s: copy("runs_price", "m-new", key="model", model="'m-newer'", output="0"),
+    "allowance_runs_at_once": lambda s: "UPDATE runs_allowance SET period = 'once'",
+    "allowance_not_negative": lambda s: "UPDATE runs_allowance SET hard = -1",
+    "allowance_window_within_limit": lambda s: "UPDATE runs_allowancewindow SET spent = 200",
+    "allowance_window_not_negative": lambda s: "UPDATE runs_allowancewindow SET spent = -1",
 } | {
     f"budget_{d}_{rule}": _change_budget(change)
     for d in ("usd", "tokens", "calls", "effects", "steps")
@@ -194,6 +209,24 @@ UNIQUE: dict[str, Callable[[Scene], str]] = {
         "INSERT INTO runs_ledgerentry (budget_id, run_id, attempt_id, kind, usd, tokens, calls, effects, steps,"
         f" estimated, model, note, at) SELECT {s.run.pk}, {s.run.pk}, {s.attempt.pk}, kind, 0, 0, 0, 0, 1, false, '',"
         " '', lw_clock() FROM unnest('{settle,release}'::text[]) kind"
+    ),
+    "ledger_one_correct": lambda s: (
+        "INSERT INTO runs_ledgerentry (budget_id, run_id, attempt_id, kind, usd, tokens, calls, effects, steps,"
+        f" estimated, model, note, at) SELECT {s.run.pk}, {s.run.pk}, {s.attempt.pk}, 'correct', -1, 0, 0, 0, 0, false,"
+        " '', '', lw_clock() FROM generate_series(1, 2)"
+    ),
+    "price_once": lambda s: copy("runs_price", "m-new", key="model"),
+    "allowance_once": lambda s: copy("runs_allowance", "all", key="scope"),
+    "allowance_window_once": lambda s: "INSERT INTO runs_allowancewindow (allowance_id, starts_at, ends_at, spent, reserved,"
+    " overrun, hard) SELECT allowance_id, starts_at, ends_at, 0, 0, 0, hard FROM runs_allowancewindow",
+    "allowance_entry_one_reserve": lambda s: copy("runs_allowanceentry", s.attempt.pk, key="attempt_id"),
+    "allowance_entry_one_end": lambda s: (
+        "INSERT INTO runs_allowanceentry (window_id, attempt_id, kind, amount, at) SELECT window_id, attempt_id, k, 0, at"
+        " FROM runs_allowanceentry, unnest('{settle,release}'::text[]) k"
+    ),
+    "provider_turn_once": lambda s: (
+        f"INSERT INTO runs_providerturn (limit_id, step_id, at) SELECT id, {s.step.pk}, lw_clock() FROM runs_providerlimit,"
+        " generate_series(1, 2)"
     ),
     "process_once": lambda s: copy(
         "runs_process", processes.register(ProcessKind.WORKER), id=f"'{uuid.uuid4()}'"
@@ -245,6 +278,7 @@ TRIGGERS: dict[str, Case] = {
     "a try's begin_by is not put off": lambda s: (
         f"UPDATE runs_attempt SET begin_by = begin_by + interval '1 h' WHERE id = {s.attempt.pk}", "begin_by of runs_attempt"
     ),
+    "a price is not changed": lambda s: ("UPDATE runs_price SET output = 2", "output of runs_price"),
     "what a key stands for is fixed": lambda s: (
         f"UPDATE runs_key SET generation = 2 WHERE id = {s.key.pk}", "generation of runs_key"
     ),
@@ -259,6 +293,7 @@ TRIGGERS: dict[str, Case] = {
         for table, change in {
             "runs_journalentry": "why = 'other'",
             "runs_ledgerentry": "usd = 0",
+            "runs_allowanceentry": "amount = 0",
             "runs_decision": "verdict = 'reject'",
             "runs_factversion": "value = '1'",
             "runs_factuse": "age_s = 0",
@@ -269,7 +304,7 @@ TRIGGERS: dict[str, Case] = {
     **{
         f"{table} does not lose a row": _change_log(f"DELETE FROM {table}")
         for table in (
-            "runs_journalentry", "runs_ledgerentry", "runs_decision", "runs_factversion", "runs_factuse",
+            "runs_journalentry", "runs_ledgerentry", "runs_allowanceentry", "runs_decision", "runs_factversion", "runs_factuse",
             "runs_factcheck", "runs_amendment",
         )
     },
@@ -311,11 +346,20 @@ def test_each_trigger_of_the_migration_has_its_case(scene: Scene) -> None:
             "SELECT tgrelid::regclass::text, tgname FROM pg_trigger WHERE NOT tgisinternal"
         )
     }
-    append_only = {"amendment", "decision", "factcheck", "factuse", "factversion", "journalentry", "ledgerentry"}
+    append_only = {
+        "amendment",
+        "decision",
+        "factcheck",
+        "factuse",
+        "factversion",
+        "journalentry",
+        "ledgerentry",
+        "allowanceentry",
+    }
     guarded = {"approval", "attempt", "key", "run", "step"}
     assert found == {(f"runs_{t}", "append_only") for t in append_only} | {
         (f"runs_{t}", name) for t in guarded for name in ("guard", "fixed")
-    }
+    } | {("runs_price", "fixed")}
 
 
 def test_a_settled_step_keeps_its_outcome_and_a_dropped_one_may_only_learn_its_own(scene: Scene) -> None:

@@ -72,7 +72,7 @@ def test_a_budget_that_does_not_cover_the_next_call_makes_none_and_a_raise_lets_
     run = desk.start(usd="0.001")
     desk.until(run, state="waiting", waiting_for="budget")
     card = Approval.objects.get(run=run)
-    assert (card.kind, card.state, card.verdicts) == ("budget", "pending", ["grant", "stop"])
+    assert (card.kind, card.state, card.verdicts) == ("budget", "pending", ["grant", "finish", "stop"])
     assert desk.sent() == []
     assert desk.attempts(run) == []
     assert desk.budget(run).usd_reserved == 0

@@ -1,20 +1,23 @@
 """What a provider says is obeyed, for the whole credential, and costs no attempt, no step and no money."""
 
 import time
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import transaction
 
-from runs import budgets, operations, sql
-from runs.gateway import limits
-from runs.models import Approval, ProviderLimit, Run
-from runs.states import AttemptOutcome, RunState, StepState, WaitingFor
+from runs import budgets, clock, lifecycle, limits, operations, sql, steps
+from runs.journal import RUNTIME
+from runs.models import Approval, ProviderLimit, Run, Step
+from runs.states import AttemptOutcome, RunState, StepKind, StepState, WaitingFor
 from tests.gateway_tools import Desk, desk, model_process, model_server
 from tests.waiting import wait_until
+from tests.writers import person, shifted, start
 
-__all__ = ["desk", "model_process", "model_server"]
+__all__ = ["desk", "model_process", "model_server", "person"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,7 +57,8 @@ def test_retry_after_is_obeyed_as_given_and_nothing_is_paid_or_counted(
     desk.until(run, state="waiting", waiting_for=WaitingFor.PROVIDER)
     assert least <= desk.waits_s(run) <= most
     assert "429" in run.why or "529" in run.why
-    assert desk.attempts(run)[0].outcome == AttemptOutcome.REFUSED
+    tried = [(attempt.outcome, attempt.error) for attempt in desk.attempts(run)]
+    assert [outcome for outcome, _ in tried] == [AttemptOutcome.REFUSED], tried
     assert_nothing_was_used(desk, run)
     forget_limit()
     desk.hand_over(run)
@@ -92,33 +96,72 @@ def test_calls_that_meet_one_limit_together_count_as_one_strike(desk: Desk) -> N
     desk.gateway()
     for run in runs:
         desk.until(run, state="waiting", waiting_for="provider")
-    assert ProviderLimit.objects.get().strikes == 1
+    assert ProviderLimit.objects.get(strikes__gt=0).strikes == 1
     assert 1 <= len(desk.sent()) <= 5
 
 
-def test_after_a_limit_calls_are_let_through_one_by_one_and_then_freely_again() -> None:
+def pass_through(step: Step, model: str = "m") -> float | None:
+    """Seconds that a step has to wait for its call, or None."""
+    with transaction.atomic():
+        closed = limits.pass_through("c", model, step=step.pk)
+    return None if closed is None else closed.wait_s
+
+
+def planned(by: User, count: int) -> list[Step]:
+    made = []
+    for _ in range(count):
+        run = start(by)
+        with transaction.atomic():
+            made.append(steps.plan(lifecycle.lock(run.pk), steps.Asked(kind=StepKind.THINK)))
+    return made
+
+
+def test_after_a_limit_calls_are_let_through_one_by_one_and_then_freely_again(person: User) -> None:
+    one, two, three = planned(person, 3)
     with transaction.atomic():
         limits.strike("c", "m", retry_after_s=10.0, reason="429")
         assert limits.strike("c", "m", retry_after_s=5.0, reason="429 again") > 9
-        closed = limits.pass_through("c", "m")
-        assert closed is not None
-        assert 9 < closed.wait_s < 12
-        assert limits.pass_through("c", "other") is None
-    sql.execute("UPDATE runs_providerlimit SET not_before = lw_clock(), strikes = 2")
+    assert 9 < (pass_through(one) or 0) < 11
+    assert pass_through(two, "other") is None
+    assert 10 < (pass_through(two) or 0) < 12
+    with shifted(timedelta(seconds=10)):
+        assert pass_through(three) is not None, "others wait in front of it"
+        assert pass_through(one) is None
+        assert pass_through(two) is not None
+        clock.shift(timedelta(seconds=2))
+        assert pass_through(two) is None
+        assert pass_through(three) is None
+        clock.shift(timedelta(seconds=-2))
+    with shifted(timedelta(seconds=80)):
+        assert [pass_through(step) for step in (one, two, three)] == [None] * 3
+        assert ProviderLimit.objects.get(model="m").strikes == 0
+
+
+def test_a_credential_makes_no_more_calls_than_its_rate_and_in_order(person: User) -> None:
     with transaction.atomic():
-        assert limits.pass_through("c", "m") is None
-        behind = limits.pass_through("c", "m")
-        assert behind is not None
-        assert 0.8 < behind.wait_s < 3
-    sql.execute("UPDATE runs_providerlimit SET ramp_until = lw_clock()")
+        limits.know("c")
+        limits.set_rate(ProviderLimit.objects.get().pk, 10, actor=RUNTIME, why="the contract")
+    first, *others = planned(person, 5)
+    assert pass_through(first) is None
+    waits = [pass_through(step) or 0.0 for step in others]
+    assert all(6 * n - 0.5 < wait < 6 * n + 1 for n, wait in enumerate(waits, start=1)), waits
+    operations.stop_run(others[0].run_id, reason="enough", by=person)
+    assert 5 < (pass_through(first) or 0) < 7, "the place of the stopped run is not lost"
+    with shifted(timedelta(seconds=24.5)):
+        assert [pass_through(step) for step in others[1:]] == [None] * 3
+        (late,) = planned(person, 1)
+        assert pass_through(late) is not None
+
+
+def test_what_was_not_used_before_a_limit_is_not_made_up_for_after_it(person: User) -> None:
     with transaction.atomic():
-        assert limits.pass_through("c", "m") is None
-        assert ProviderLimit.objects.get().strikes == 1
-    sql.execute("UPDATE runs_providerlimit SET ramp_until = lw_clock()")
-    with transaction.atomic():
-        assert limits.pass_through("c", "m") is None
-        assert limits.pass_through("c", "m") is None
-        assert ProviderLimit.objects.get().strikes == 0
+        limits.know("c")
+        limits.set_rate(ProviderLimit.objects.get().pk, 60, actor=RUNTIME, why="the contract")
+        limits.strike("c", "", retry_after_s=45.0, reason="429")
+    waiting = planned(person, 6)
+    assert all((pass_through(step) or 0) >= 44 for step in waiting)
+    with shifted(timedelta(seconds=45.2)):
+        assert sum(pass_through(step) is None for step in waiting) == 1
 
 
 def test_without_a_retry_after_the_pause_grows_each_time() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from runs.agents import Json
-from runs.gateway.usage import Bounds, merge_stream, normalise
+from runs.usage import Bounds, merge_stream, normalise
 
 BOUNDS = Bounds(prompt=5000, output=400)
 

@@ -8,12 +8,14 @@ from genai_prices import Usage, calc_price
 
 from runs.agents import Json
 from runs.errors import NoPrice
-from runs.gateway.prices import Rates, dearest, find_rates
-from runs.gateway.usage import Bounds, Tokens, normalise
+from runs.prices import Rates, dearest, find_rates
+from runs.usage import Bounds, Tokens, normalise
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 BOUNDS = Bounds(prompt=1_000_000, output=128_000)
 CENT = Decimal("0.01")
+
+pytestmark = pytest.mark.django_db
 
 # USD per million tokens: input, 5-minute write, 1-hour write, cache read, output (published, November 2026).
 ROWS = [

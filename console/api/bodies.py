@@ -71,6 +71,7 @@ class Grant(Body):
     calls: Count | None = None
     effects: Count | None = None
     steps: Count | None = None
+    working_s: Seconds | None = None
 
 
 class Decide(Body):

@@ -10,6 +10,8 @@ from console.display.outside import Shown, show, show_sentence, show_title, show
 from console.display.waits import Until, say_on_expiry, say_until
 from console.display.why import Answer
 from runs.agents import Effect, Tool
+from runs.budgets import GRANTABLE
+from runs.errors import say_dimension
 from runs.queries import ApprovalCard
 from runs.queries.inbox import CLAIM_S, CardExtras, Needing
 from runs.queries.shapes import DecisionRow
@@ -131,6 +133,15 @@ class CardView:
     talks: list[Talk]
     closed_note: str
     dimension: str = "usd"
+    by_share: bool = False  # a budget card that only asks whether a step may take so much
+
+    @property
+    def dimension_name(self) -> str:
+        return (
+            f"{say_dimension(self.dimension)}, in seconds"
+            if self.dimension == "working_s"
+            else say_dimension(self.dimension)
+        )
 
     @property
     def open(self) -> bool:
@@ -199,7 +210,7 @@ def show_card(card: ApprovalCard, extras: CardExtras, tool: Tool | None, *, may_
         notes=_notes(card),
         subject=subject,
         approve_label=_label(card),
-        verdicts=frozenset(card.verdicts) - _NOT_OFFERED,
+        verdicts=frozenset(card.verdicts),
         until=until if pending else None,
         overdue=pending and until is not None and until.past and card.effective_at is None,
         held_until=card.effective_at,
@@ -224,15 +235,13 @@ def show_card(card: ApprovalCard, extras: CardExtras, tool: Tool | None, *, may_
         ],
         closed_note=_say_closed(card, now),
         dimension=_dimension(card),
+        by_share=isinstance(card.evidence, dict) and "asked_above_percent" in card.evidence,
     )
 
 
 def _is_claimed(card: ApprovalCard, now: datetime) -> bool:
     return card.claimed_at is not None and (now - card.claimed_at).total_seconds() < CLAIM_S
 
-
-# Known to the state table, and refused by the operation for the time being.
-_NOT_OFFERED = frozenset({Verdict.FINISH.value})
 
 _NAME_CHANGE: dict[str, str] = {"argument": "{}", "fact": "fact {}", "tool": "what {} takes and does"}
 
@@ -429,7 +438,7 @@ def _notes(card: ApprovalCard) -> list[Argument]:
 
 def _dimension(card: ApprovalCard) -> str:
     named = card.evidence.get("dimension") if isinstance(card.evidence, dict) else None
-    return named if isinstance(named, str) and named in ("usd", "tokens", "calls", "effects", "steps") else "usd"
+    return named if isinstance(named, str) and named in GRANTABLE else "usd"
 
 
 def _say_closed(card: ApprovalCard, now: datetime) -> str:

@@ -69,7 +69,9 @@ def write_full(at: datetime) -> str:
 
 def write_usd(amount: Decimal) -> str:
     """Cents; below one cent as many places as it takes to see that it is not nothing."""
-    if 0 < abs(amount) < Decimal("0.01"):
+    if amount < 0:
+        return f"-{write_usd(-amount)}"
+    if 0 < amount < Decimal("0.01"):
         small = amount.quantize(Decimal("0.0001"), rounding=ROUND_HALF_UP)
         return f"${small:f}" if small else "<$0.0001"
     return f"${amount.quantize(Decimal('0.01'), rounding=ROUND_HALF_UP):,f}"

@@ -234,6 +234,7 @@ _ENTRIES: dict[str, Mark] = {
     EntryKind.RESERVE: Mark(word="Reserved", icon="lock", css="queued"),
     EntryKind.SETTLE: Mark(word="Spent", icon="fresh", css="done"),
     EntryKind.RELEASE: Mark(word="Given back", icon="undo", css="queued"),
+    EntryKind.CORRECT: Mark(word="Corrected", icon="undo", css="done"),
     EntryKind.GRANT: Mark(word="Granted", icon="budget", css="running"),
 }
 

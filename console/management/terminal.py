@@ -4,6 +4,7 @@ import json
 import select
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from typing import Any, TextIO
 
 from django.contrib.auth.models import User
@@ -12,7 +13,7 @@ from django.core.management.base import CommandError
 from runs import access, operations, queries
 from runs.agents import Json
 from runs.approvals import Said
-from runs.errors import LongwatchError
+from runs.errors import LongwatchError, say_dimension
 from runs.management.command import clip, plain
 from runs.queries import ApprovalCard, JournalRow, RunDetail, StepRow, Window
 from runs.states import RUN_FINAL, STEP_FINAL, ApprovalKind, ApprovalState, Verdict
@@ -125,7 +126,7 @@ class Follower:
             verdict=verdict,
             version=card.version,
             answer=answer if verdict == Verdict.RESPOND else "",
-            grant={"usd": "1.00"} if verdict == Verdict.GRANT else None,
+            grant=_grant_enough(card) if verdict == Verdict.GRANT else None,
             comment="rehearse --yes",
         )
 
@@ -162,8 +163,9 @@ class Follower:
                 result = self._read_line(card, "      Result (JSON or text): ")
                 return None if result is None else {"result": _read_value(result)}
             case Verdict.GRANT:
-                usd = self._read_line(card, "      How much more, in USD: ")
-                return None if usd is None else {"grant": {"usd": usd}}
+                asked_for = _asked_for(card)
+                more = self._read_line(card, f"      How much more, in {say_dimension(asked_for)}: ")
+                return None if more is None else {"grant": {asked_for: more} if more else None}
         return {}
 
     def _ask_arguments(self, card: ApprovalCard) -> dict[str, Json] | None:
@@ -196,6 +198,23 @@ class Follower:
             f"Approval {card.id} waits for a person: {plain(card.title)}."
             f" Decide it: bin/manage decide {card.id} {card.verdicts[0]} --as USER. Or rehearse with --yes."
         )
+
+
+def _asked_for(card: ApprovalCard) -> str:
+    named = card.evidence.get("dimension") if isinstance(card.evidence, dict) else None
+    return str(named or "usd")
+
+
+def _grant_enough(card: ApprovalCard) -> dict[str, str]:
+    """So much more that it does not ask again for some time."""
+    evidence = card.evidence if isinstance(card.evidence, dict) else {}
+    try:
+        missing = Decimal(str(evidence.get("needed", 0)).replace(",", "")) * 10
+    except InvalidOperation:
+        missing = Decimal(0)
+    if (asked_for := _asked_for(card)) == "usd":
+        return {"usd": format(max(missing, Decimal("1.00")), "f")}
+    return {asked_for: str(max(int(missing), 600 if asked_for == "working_s" else 20))}
 
 
 def _write_step(step: StepRow, entry: JournalRow) -> str:

@@ -248,7 +248,7 @@ def _take_now(
     amounts = budgets.Amounts(steps=1, effects=int(tool.acts))
     try:
         with transaction.atomic():
-            budgets.check_working(run)
+            budgets.check_working(run.pk)
             if approval is not None and approval.state == ApprovalState.APPROVED:
                 approvals.consume(approval)
             key = keys.take(run, step, tool, approval=approval.pk if approval else None) if tool.acts else None

@@ -5,12 +5,12 @@ from enum import Enum, auto
 
 from django.db import InterfaceError, OperationalError, transaction
 
-from runs import course, lifecycle, operations, sql, steps, switches
+from runs import allowances, course, lifecycle, operations, sql, steps, switches
 from runs.agents import get_agent
 from runs.engine import act, check, decide, finish, freshen, progress, think
 from runs.engine.hand import Hand
 from runs.engine.toolhost import CannotStart
-from runs.engine.waits import ask_about_failure, wait_for_contract
+from runs.engine.waits import ask_about_failure, wait_for_contract, wait_for_place
 from runs.errors import Lost, UnknownAgent
 from runs.models import Run, Step
 from runs.states import RUN_FINAL, RunState, StepKind, StepState
@@ -24,6 +24,7 @@ _PASSING = (Lost, OperationalError, InterfaceError, CannotStart)
 class Next(Enum):
     PARKED = auto()  # it waits, thinks, is held, or has ended: let go
     OVERDUE = auto()  # its max age or deadline has passed
+    UNFINISHED = auto()  # it was to finish with what it had, and its last reply did not
 
 
 def advance(hand: Hand) -> None:
@@ -33,6 +34,9 @@ def advance(hand: Hand) -> None:
             step = _choose(hand)
             if step is Next.OVERDUE:
                 expire(hand.claim.run)
+                return
+            if step is Next.UNFINISHED:
+                _end_unfinished(hand)
                 return
             if isinstance(step, Next):
                 return
@@ -73,9 +77,16 @@ def _choose(hand: Hand) -> Step | Next:
             _wait_for_agent(run, open_steps)
             course.rest(run, holding=True)
             return Next.PARKED
+        if (run.place_asked or run.step_seq == 0) and (full := allowances.admit(run)):
+            think_step = open_steps[0] if open_steps else steps.plan(run, steps.Asked(kind=StepKind.THINK))
+            wait_for_place(steps.lock(think_step.pk), full)
+            course.rest(run, holding=True)
+            return Next.PARKED
         if not open_steps and freshen.check_ahead(run):
             open_steps = steps.open_steps(run.pk)
         if not open_steps:
+            if think.has_thought_last(run):
+                return Next.UNFINISHED
             if stall := progress.find_stall(run, agent):
                 ask_about_failure(run, steps.plan(run, steps.Asked(kind=StepKind.THINK)), "no progress", stall)
                 course.rest(run, holding=True)
@@ -92,6 +103,19 @@ def _choose(hand: Hand) -> Step | Next:
             lifecycle.move(run, RunState.THINKING)
             return Next.PARKED
         return step
+
+
+def _end_unfinished(hand: Hand) -> None:
+    with transaction.atomic(durable=True):
+        tree = lifecycle.lock_with_descendants(hand.claim.run)
+        run = lifecycle.lock_held(hand.claim)
+        if steps.open_steps(run.pk):
+            return
+        why = "it was to finish with what it had, and its last reply did not"
+        freed = course.end(tree, RunState.FAILED, reason=why)
+    operations.wake_lock_waiters(freed)
+    for ended in tree:
+        operations.wake_waiters_of_ended(ended.pk)
 
 
 def _work(hand: Hand, step: Step) -> None:

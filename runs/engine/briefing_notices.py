@@ -28,6 +28,10 @@ OLD_SHOWN = 20
 NOTICE_BYTES = 1_500  # of one value in a notice; `recall` has it whole
 _REFUTED = "refuted: "  # how a finish step's error begins when the outside system said otherwise
 _BAD = frozenset({"failed", "refused", "rejected", "expired", "void"})
+_LAST_THINK = (
+    "The budget is used up, and a person let you finish with what you have. This is your last reply: call finish now, with"
+    " the outcome as it is. You may use plan and record_fact in the same reply; every other call is refused."
+)
 _OPEN = frozenset(str(state) for state in STEP_OPEN)
 
 type Notice = dict[str, Any]
@@ -85,7 +89,7 @@ def write_notices(
 ) -> list[Notice]:
     """Amendments first, then the steps in order, then facts that changed, then the last reply."""
     rows = {row.number: row for row in steps.rows}
-    notices = _amendments(head)
+    notices = _amendments(head) + _finishing(head)
     for number in sorted(numbers):
         row, detail = rows[number], details.get(number)
         if row.kind != StepKind.THINK and detail is not None:
@@ -133,6 +137,12 @@ def _amendments(head: Head) -> list[Notice]:
         | ({"new": True} if head.told_at is None or at >= head.told_at else {})
         for text, by, at in rows
     ]
+
+
+def _finishing(head: Head) -> list[Notice]:
+    """A person let the run finish with what it has: the model has to know that it thinks for the last time."""
+    asked = sql.fetch_one("SELECT 1 FROM runs_budget WHERE run_id = %s AND finish_asked_at IS NOT NULL", [head.id])
+    return [{"notice": "last_think", "reason": _LAST_THINK}] if asked else []
 
 
 def _step(row: Row, detail: Detail, effects: Effects, decision: Decided | None) -> list[Notice]:

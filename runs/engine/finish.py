@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from django.db import transaction
 
-from runs import course, lifecycle, operations, steps
+from runs import budgets, course, lifecycle, operations, steps
 from runs.agents import Agent, Claim, Json, get_agent
 from runs.engine import harmless
 from runs.engine.hand import Hand, backoff, later
@@ -32,7 +32,11 @@ def advance_finish(hand: Hand, step_id: int) -> None:
         run = lifecycle.lock_held(hand.claim)
         step = steps.lock(step_id)
         open_items = list(WorkItem.objects.filter(run=run, state=WorkState.OPEN).order_by("pk"))
-        if step.state == StepState.PLANNED and open_items:
+        if open_items and budgets.is_finishing(run.pk):
+            for item in open_items:
+                why = "not done: the run finished with what it had"
+                lifecycle.close_work(item, state=WorkState.DROPPED, outcome=why, step=step.pk)
+        elif step.state == StepState.PLANNED and open_items:
             named = ", ".join(f"{item.ref} ({item.title})" for item in open_items[:10])
             steps.close(
                 step, StepState.REFUSED, error=f"{len(open_items)} work items are open: {named}. Close or drop them."

@@ -47,7 +47,7 @@ def perform(
             return None
         try:
             with transaction.atomic():
-                budgets.check_working(run)
+                budgets.check_working(run.pk)
                 attempt = steps.open_attempt(
                     step,
                     epoch=run.epoch,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from django.conf import settings
 from django.db import DatabaseError, transaction
 
-from runs import course, lifecycle, operations, sql, steps, switches
+from runs import allowances, budgets, course, lifecycle, operations, sql, steps, switches
 from runs.engine import orphans, renewing, think
 from runs.engine.advance import expire
 from runs.engine.settle import book_lost
@@ -65,6 +65,10 @@ _DUE = f"""
     (SELECT 'held', r.id FROM runs_run r
       WHERE r.held_since IS NOT NULL AND r.paused_at IS NULL AND r.ended_at IS NULL
         AND NOT EXISTS ({switches.in_scope_of("''")}) LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'threshold', b.run_id FROM runs_budget b WHERE b.notice_due LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'allowance', w.id FROM runs_allowancewindow w WHERE w.notice_due LIMIT %(most)s)
 """
 
 
@@ -142,6 +146,7 @@ def reap_run(number: int) -> None:
         if run.state != RunState.RUNNING or not over:
             return
         lifecycle.raise_epoch(run)
+        lifecycle.close_gap(run, lease_s=settings.LEASE_S)
         append("run.lease_lost", run=run.pk, before={"holder": str(run.holder)})
         course.rest(run, holding=True)
 
@@ -183,6 +188,18 @@ def _unhold(number: int) -> None:
             lifecycle.unhold(run)
 
 
+def _tell_threshold(number: int) -> None:
+    """Here, because an entry in the journal of a run above needs that run's lock, and the ledger must not wait for it."""
+    with transaction.atomic(durable=True):
+        lifecycle.lock(number)
+        budgets.tell_threshold(number)
+
+
+def _tell_soft(window: int) -> None:
+    with transaction.atomic(durable=True):
+        allowances.tell_soft(window)
+
+
 def _lease_over(attempt: int) -> bool:
     (over,) = sql.fetch_row("SELECT lease_until < clock_timestamp() FROM runs_attempt WHERE id = %s", [attempt])
     return bool(over)
@@ -199,4 +216,6 @@ _DUTIES: dict[str, Callable[[int], object]] = {
     "credential": _ask_for_credential,
     "drained": _mark_drained,
     "held": _unhold,
+    "threshold": _tell_threshold,
+    "allowance": _tell_soft,
 }

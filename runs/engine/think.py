@@ -8,6 +8,7 @@ epoch.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from django.conf import settings
 from django.db import transaction
 
 from runs import approvals, budgets, course, lifecycle, notify, sql, steps, switches
@@ -38,6 +39,8 @@ TRIES = 3
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 MOST_CALLS = 64
+# Of a run that a person let finish with what it has: what its last reply may still do.
+LAST_CALLS = frozenset({"finish", "plan", "record_fact"})
 
 # That a gateway died or was cut off says nothing about the call.
 _COUNTED = frozenset({AttemptOutcome.FAILED, AttemptOutcome.UNKNOWN})
@@ -152,6 +155,8 @@ def fail(
         if attempt.outcome != AttemptOutcome.OPEN or (outcome == AttemptOutcome.LOST and not _lease_is_over(attempt)):
             return
         wanted = _is_current(step, attempt)
+        if outcome == AttemptOutcome.LOST:
+            lifecycle.close_gap(run, lease_s=settings.LEASE_S, attempt=attempt.pk)
         steps.close_attempt(attempt, outcome, error=error, late=run.state in RUN_FINAL)
         if wanted and run.state in RUN_FINAL:
             steps.close(step, StepState.VOID, error=error)
@@ -205,9 +210,12 @@ def _conclude_explanation(step: Step, calls: Sequence[Called], text: str) -> Non
 def plan_calls(run: Run, think: Step, calls: Sequence[Called]) -> list[Step]:
     """Turn the calls of a reply into planned steps, in order; a call that cannot be made is a refused step that says why."""
     agent = get_agent(run.agent)
+    last = budgets.is_finishing(run.pk)
     planned: list[Step] = []
     for place, called in enumerate(calls):
         asked, refusal = _read_call(agent, called, think, place)
+        if not refusal and last and called.name not in LAST_CALLS:
+            refusal = "The run finishes with what it has: nothing else is begun."
         if not refusal and len(planned) >= MOST_CALLS:
             refusal = f"A reply may make at most {MOST_CALLS} calls; this one was left out."
         if not refusal and asked.kind == StepKind.FINISH and any(s.kind == StepKind.FINISH for s in planned):
@@ -244,6 +252,15 @@ def ask_person(
     if not Approval.objects.filter(step=step, kind=kind, state=ApprovalState.PENDING).exists():
         approvals.ask(run, kind, title=title, why=why, step=step, evidence=evidence)
     steps.wait(step, WaitingFor.FAILURE, note=why, on=on)
+
+
+def has_thought_last(run: Run) -> bool:
+    """Whether a run that was let finish with what it has, has had its last think."""
+    return sql.fetch_one(
+        "SELECT 1 FROM runs_budget b JOIN runs_step s ON s.run_id = b.run_id WHERE b.run_id = %s AND s.kind = 'think'"
+        " AND s.tool <> 'explain' AND s.state IN ('done', 'failed') AND s.ended_at > b.finish_asked_at LIMIT 1",
+        [run.pk],
+    ) is not None  # fmt: skip
 
 
 def holder_of(run: Run) -> str:

@@ -12,26 +12,28 @@ from datetime import datetime
 from django.conf import settings
 from django.db import connection, transaction
 
-from runs import approvals, budgets, clock, course, lifecycle, processes, sql, steps, switches
-from runs.agents import Agent, get_agent
-from runs.budgets import Amounts
-from runs.engine import briefing, think
+from runs import approvals, budgets, clock, course, lifecycle, limits, prices, processes, sql, steps, switches
+from runs.agents import Agent, Json, get_agent
+from runs.budgets import Amounts, Pricing
+from runs.engine import briefing, briefing_request, think
 from runs.engine.hand import later
-from runs.engine.waits import wait_for_budget, wait_for_contract
+from runs.engine.waits import cover, share_was_asked, wait_for_budget, wait_for_contract
 from runs.errors import NoPrice, OverBudget, UnknownAgent
-from runs.gateway import limits, prices, provider
+from runs.gateway import provider
 from runs.gateway.database import OUTAGES
-from runs.gateway.prices import Rates
 from runs.gateway.provider import Credential, Request
-from runs.gateway.usage import Bounds, Tokens
 from runs.models import Approval, Run, Step
-from runs.states import ApprovalKind, ApprovalState, RunState, StepKind, StepState, Verdict, WaitingFor
+from runs.prices import Rates
+from runs.states import ApprovalKind, ApprovalState, ProcessKind, RunState, StepKind, StepState, Verdict, WaitingFor
+from runs.usage import Bounds, Tokens
 
 # What the API adds to a request that has tools (its own system prompt for them) is not in the bytes that are sent.
 UNSEEN_TOKENS = 2_000
 SLOWEST_TOKENS_PER_S = 20.0
 LEAST_TIMEOUT_S = 300.0
 PRICE_AGAIN_S = 600.0
+# The provider's count is an estimate of what it will bill.
+COUNT_SLACK_TOKENS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,23 @@ class Taken:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Uncounted:
+    """A call that does not fit by the bytes of its prompt: perhaps it does by the provider's own count of its tokens."""
+
+    run: int
+    request: briefing_request.Request
+    seq: int  # of the run's journal: the request is the run's as long as nothing was written since
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """The same with what the provider counted; None: it did not say, and the bytes decide."""
+
+    call: Uncounted
+    tokens: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Parked:
     """A run was due, and no call was made for it now. moved: it is not due any more."""
 
@@ -71,9 +90,13 @@ class CannotTake(Exception):
 
 
 def take_call(
-    gateway: uuid.UUID, credential: Credential | None, *, avoid: Collection[int] = ()
-) -> Taken | Parked | None:
-    """Take the call of one due run. None: none is due. avoid: runs to leave alone.
+    gateway: uuid.UUID,
+    credential: Credential | None,
+    *,
+    avoid: Collection[int] = (),
+    counted: Counted | None = None,
+) -> Taken | Parked | Uncounted | None:
+    """Take the call of one due run. None: none is due. avoid: runs to leave alone. counted: take that run's.
 
     Raises:
         CannotTake: something of ours broke; its cause says what.
@@ -83,10 +106,10 @@ def take_call(
     try:
         with transaction.atomic(durable=True):
             switches.lock_shared()
-            number = _find_due(avoid)
-            return None if number is None else _take(number, gateway, credential, begin_until)
+            number = _find_due(avoid, counted.call.run if counted else None)
+            return None if number is None else _take(number, gateway, credential, begin_until, counted)
     except _Short as short:
-        return _park_for_budget(short)
+        return short.uncounted or _park_for_budget(short)
     except OUTAGES as error:
         if number is None:
             raise
@@ -96,6 +119,15 @@ def take_call(
         if number is None:
             raise
         raise CannotTake(number, passing=False) from error
+
+
+def register(credential: Credential | None) -> uuid.UUID:
+    """Register this process as a gateway, and its credential, so that its rate can be set."""
+    prices.load()
+    if credential is not None:
+        with transaction.atomic(durable=True):
+            limits.know(credential.name)
+    return processes.register(ProcessKind.GATEWAY)
 
 
 def begin(attempt: int) -> bool:
@@ -135,8 +167,10 @@ def look(gateway: uuid.UUID, *, renew: bool) -> Look:
 
 
 class _Short(Exception):
-    def __init__(self, run: int, amounts: Amounts) -> None:
-        self.run, self.amounts = run, amounts
+    def __init__(
+        self, run: int, amounts: Amounts, *, asked: bool, costs: dict[str, Json], uncounted: Uncounted | None
+    ) -> None:
+        self.run, self.amounts, self.asked, self.costs, self.uncounted = run, amounts, asked, costs, uncounted
         super().__init__()
 
 
@@ -145,6 +179,7 @@ _DUE = """
     WHERE r.state = 'thinking' AND r.due_at <= lw_now() AND r.id <> ALL(%s)
       AND coalesce(least(r.expires_at, r.deadline_at) > lw_now(), true)
       AND NOT EXISTS (SELECT FROM runs_attempt a WHERE a.run_id = r.id AND a.outcome = 'open')
+      AND coalesce(r.id = %s::bigint, true)
     ORDER BY r.priority DESC, r.due_at LIMIT 1 FOR NO KEY UPDATE OF r SKIP LOCKED
 """
 
@@ -159,8 +194,8 @@ _CUTS = f"""
 """
 
 
-def _find_due(avoid: Collection[int]) -> int | None:
-    row = sql.fetch_one(_DUE, [list(avoid)])
+def _find_due(avoid: Collection[int], this: int | None) -> int | None:
+    row = sql.fetch_one(_DUE, [list(avoid), this])
     return int(row[0]) if row else None
 
 
@@ -174,7 +209,9 @@ def _open_think(run: Run) -> Step | None:
     return None if found is None else steps.lock(found)
 
 
-def _take(number: int, gateway: uuid.UUID, credential: Credential | None, begin_until: float) -> Taken | Parked:
+def _take(
+    number: int, gateway: uuid.UUID, credential: Credential | None, begin_until: float, counted: Counted | None
+) -> Taken | Parked:
     # The row is locked; what is decided about it is read now, in statements of their own.
     run = lifecycle.lock(number)
     step = _open_think(run)
@@ -200,25 +237,35 @@ def _take(number: int, gateway: uuid.UUID, credential: Credential | None, begin_
         note = "there is no credential for the model provider. Set ANTHROPIC_API_KEY and start the gateway again."
         think.ask_person(run, step, ApprovalKind.CREDENTIAL, title="No credential for the model provider", why=note)
         return _parked(run)
-    return _take_step(run, step, agent, gateway, credential, begin_until)
+    return _take_step(run, step, agent, gateway, credential, begin_until, counted)
 
 
 def _take_step(
-    run: Run, step: Step, agent: Agent, gateway: uuid.UUID, credential: Credential, begin_until: float
+    run: Run,
+    step: Step,
+    agent: Agent,
+    gateway: uuid.UUID,
+    credential: Credential,
+    begin_until: float,
+    counted: Counted | None,
 ) -> Taken | Parked:
-    request = briefing.request(agent, briefing.build(run.pk))
+    if counted is not None and counted.call.seq != run.journal_seq:
+        counted = None  # something happened to the run since: its request is another one
+    request = counted.call.request if counted else briefing.request(agent, briefing.build(run.pk))
     bounds = Bounds(
-        prompt=provider.measure(request) + UNSEEN_TOKENS,
+        prompt=_bound_prompt(request, counted),
         output=request.max_tokens,
         long_cache=provider.asks_long_cache(request),
     )
     priced_at = clock.now()
     try:
-        worst = _worst(prices.dearest(request.model, at=priced_at, prompt=bounds.prompt), request, bounds)
+        rates = prices.dearest(request.model, at=priced_at, prompt=bounds.prompt)
+        _refuse_unpriced(run)
     except NoPrice as error:
         _wait_for_price(run, step, error)
         return _parked(run)
-    if closed := limits.pass_through(credential.name, request.model):
+    worst = _worst(rates, request, bounds)
+    if closed := limits.pass_through(credential.name, request.model, step=step.pk):
         _wait_for_provider(step, closed)
         return _parked(run)
     timeout_s = LEAST_TIMEOUT_S + request.max_tokens / SLOWEST_TOKENS_PER_S
@@ -231,11 +278,28 @@ def _take_step(
         begin_within_s=settings.LEASE_S,
         timeout_s=timeout_s,
     )
+    asked = share_was_asked(step) or budgets.is_finishing(run.pk)
     try:
-        budgets.reserve(run.pk, worst, attempt=attempt.pk, note=f"step {step.number}: at most, for {request.model}")
-    except OverBudget:
+        lifecycle.count_queued(run)
+        budgets.check_working(run.pk)
+        budgets.reserve(
+            run.pk,
+            worst,
+            attempt=attempt.pk,
+            pricing=Pricing(model=request.model, price=rates.to_json(at=priced_at)),
+            note=f"step {step.number}: at most, for {request.model}",
+            asked=asked,
+        )
+    except OverBudget as short:
         # The attempt goes with this transaction; the next one judges again and parks.
-        raise _Short(run.pk, worst) from None
+        countable = counted is None and short.dimension in ("usd", "tokens")
+        raise _Short(
+            run.pk,
+            worst,
+            asked=asked,
+            costs=_say_costs(request, rates, worst),
+            uncounted=Uncounted(run=run.pk, request=request, seq=run.journal_seq) if countable else None,
+        ) from None
     return Taken(
         attempt=attempt.pk,
         run=run.pk,
@@ -250,6 +314,14 @@ def _take_step(
     )
 
 
+def _bound_prompt(request: Request, counted: Counted | None) -> int:
+    """Tokens that the prompt has at most: one per byte that is sent. What the provider counts is nearly that of the call."""
+    by_bytes = provider.measure(request) + UNSEEN_TOKENS
+    if counted is None or counted.tokens is None:
+        return by_bytes
+    return min(by_bytes, counted.tokens + counted.tokens // 50 + COUNT_SLACK_TOKENS)
+
+
 def _parked(run: Run) -> Parked:
     """Move a run whose think step waits now to where that puts it."""
     course.rest(run, holding=True)
@@ -261,19 +333,40 @@ def _park_for_budget(short: _Short) -> Parked:
         run = lifecycle.lock(short.run)
         step = _open_think(run)
         if step is not None:
+            if budgets.is_finishing(run.pk):
+                # Its last think is paid for: by exactly what is missing, and due at once.
+                cover(run, short.amounts)
             try:
-                budgets.require_room(run.pk, short.amounts)
+                budgets.check_working(run.pk)
+                budgets.require_room(run.pk, short.amounts, asked=short.asked)
             except OverBudget as error:
-                wait_for_budget(run, step, error)
+                wait_for_budget(run, step, error, costs=short.costs)
                 course.rest(run, holding=True)
     return Parked(run=short.run)
+
+
+def _refuse_unpriced(run: Run) -> None:
+    """A call that was served by a model without a price is counted as an estimate; the next one waits for the price.
+
+    Raises:
+        NoPrice: where a limit in USD holds the run.
+    """
+    row = sql.fetch_one(
+        "SELECT e.model FROM runs_ledgerentry e WHERE e.run_id = %s AND e.budget_id = %s AND e.unpriced"
+        " AND NOT EXISTS (SELECT FROM runs_ledgerentry t WHERE t.budget_id = e.budget_id"
+        "  AND t.attempt_id = e.attempt_id AND t.kind = 'correct' AND NOT t.estimated)"
+        " AND EXISTS (SELECT FROM runs_budget b WHERE b.run_id = ANY (lw_chain(%s)) AND b.usd_limit IS NOT NULL) LIMIT 1",
+        [run.pk, run.pk, run.pk],
+    )
+    if row is not None:
+        raise NoPrice(str(row[0]))
 
 
 def _wait_for_price(run: Run, step: Step, error: NoPrice) -> None:
     """What cannot be priced does not run, whatever its limits: unknown never counts as zero."""
     note = (
         f"there is no price for the model {error.model!r}, so what a call may cost is not known. "
-        "Add its price, or give the agent a model that has one."
+        "Set its price in the admin, or give the agent a model that has one."
     )
     if not Approval.objects.filter(step=step, kind=ApprovalKind.BUDGET, state=ApprovalState.PENDING).exists():
         approvals.ask(
@@ -304,6 +397,23 @@ def _wait_for_provider(step: Step, closed: limits.Closed) -> None:
         wake_at=later(closed.wait_s),
         and_then="the model is called",
     )
+
+
+def _say_costs(request: briefing_request.Request, rates: Rates, worst: Amounts) -> dict[str, Json]:
+    """What a person should know of the next call: at most, and what its prompt costs with a warm cache and a cold one.
+
+    After a pause the provider has forgotten the prompt: it is written to its cache again, at the dearer rate.
+    """
+    parts = briefing_request.parts(request)
+    again = sum(int(part.tokens * part.cacheable) for part in parts)
+    fresh = sum(part.tokens for part in parts) - again
+    warm = rates.cost(Tokens(uncached=fresh, cache_read=again))
+    cold = rates.cost(Tokens(uncached=fresh, write_5m=again))
+    return {
+        "next_call_usd_at_most": f"{worst.usd:.4f}",
+        "prompt_usd_if_cached": f"{warm:.4f}",
+        "prompt_usd_after_a_pause": f"{cold:.4f}",
+    }
 
 
 def _worst(rates: Rates, request: Request, bounds: Bounds) -> Amounts:

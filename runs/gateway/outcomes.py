@@ -5,17 +5,17 @@ For the threads of the gateway; each function is a transaction (or two) and may 
 
 from django.db import transaction
 
+from runs import limits, prices
 from runs.agents import Json
 from runs.budgets import Amounts, Pricing
 from runs.engine import think
 from runs.engine.think import Reply, Retry, Spent
 from runs.errors import NoPrice
-from runs.gateway import limits, prices
 from runs.gateway.claims import Taken
 from runs.gateway.provider import Answer, Credential, NoReply, Reason, Stream
-from runs.gateway.usage import Tokens, normalise
 from runs.models import Attempt
 from runs.states import ApprovalKind, AttemptOutcome, WaitingFor
+from runs.usage import Tokens, normalise
 
 
 def settle(taken: Taken, answer: Answer, timings: dict[str, float]) -> None:
@@ -29,7 +29,7 @@ def settle(taken: Taken, answer: Answer, timings: dict[str, float]) -> None:
             stop_reason=answer.stop_reason,
             amounts=amounts,
             pricing=pricing,
-            estimated=bool(tokens.flaws),
+            estimated=bool(tokens.flaws) or pricing.unpriced,
             timings=dict(timings),
         ),
     )
@@ -105,19 +105,33 @@ def close_failed(taken: Taken, stream: Stream, credential: Credential, failure: 
 
 
 def _price(taken: Taken, usage: Json, served: str) -> tuple[Amounts, Pricing, Tokens]:
-    """What a usage record costs. The model that served it is priced, where it has a price; else the one that was asked."""
+    """What a usage record costs, by the model that served it.
+
+    Has that no price, it is booked as reserved, an estimate, and its usage kept: it is priced when there is a price.
+    """
     tokens = normalise(usage, taken.bounds)
     model = served or taken.request.model
+    context = {"speed": "fast"} if isinstance(usage, dict) and usage.get("speed") == "fast" else None
     try:
-        rates = prices.find_rates(model, at=taken.priced_at, prompt=tokens.prompt)
+        rates = prices.find_rates(model, at=taken.priced_at, prompt=tokens.prompt, context=context)
     except NoPrice:
-        model = taken.request.model
-        rates = prices.find_rates(model, at=taken.priced_at, prompt=tokens.prompt)
+        amounts = Amounts(usd=taken.reserved.usd, tokens=tokens.total, calls=1, steps=1)
+        return amounts, Pricing(model=model, usage=usage, price=_to_price_later(taken), unpriced=True), tokens
     price = rates.to_json(at=taken.priced_at)
     if tokens.flaws and isinstance(price, dict):
         price["flaws"] = list(tokens.flaws)
     amounts = Amounts(usd=rates.cost(tokens), tokens=tokens.total, calls=1, steps=1)
     return amounts, Pricing(model=model, usage=usage, price=price), tokens
+
+
+def _to_price_later(taken: Taken) -> Json:
+    """What a price that comes later needs beside the usage."""
+    return prices.Unpriced(
+        at=taken.priced_at,
+        prompt=taken.bounds.prompt,
+        output=taken.bounds.output,
+        long_cache=taken.bounds.long_cache,
+    ).to_json()
 
 
 def _estimate(taken: Taken, stream: Stream) -> Spent:

@@ -20,13 +20,12 @@ from django.conf import settings
 from django.db import connection
 from django.utils.module_loading import import_string
 
-from runs import clock, notify, processes
+from runs import clock, notify
 from runs.engine.failpoints import reach
 from runs.gateway import claims, outcomes
-from runs.gateway.claims import CannotTake, Look, Parked, Taken
+from runs.gateway.claims import CannotTake, Counted, Look, Parked, Taken, Uncounted
 from runs.gateway.database import Outage, Threads
-from runs.gateway.provider import Answer, Credential, NoReply, Provider, Reason, Stream
-from runs.states import ProcessKind
+from runs.gateway.provider import COUNT_S, Answer, Credential, NoReply, Provider, Reason, Stream
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +111,7 @@ class Gateway:
     async def _register(self) -> bool:
         while not self._stopping.is_set():
             try:
-                self._ident = await self._pulse.run(lambda: processes.register(ProcessKind.GATEWAY))
+                self._ident = await self._pulse.run(lambda: claims.register(self._credential))
             except Outage as error:
                 await self._pause(error)
             else:
@@ -150,12 +149,33 @@ class Gateway:
             return True
         self._reachable = True
         if isinstance(taken, Taken):
-            call = Call(taken=taken)
-            self.calls[taken.attempt] = call
-            self._start(self._carry(call))
+            self._begin(taken)
+        elif isinstance(taken, Uncounted):
+            self._avoided[taken.run] = time.monotonic() + 2 * COUNT_S
+            self._start(self._count(taken))
         elif isinstance(taken, Parked) and not taken.moved:
             self._avoided[taken.run] = time.monotonic() + AVOID_S
         return taken is not None
+
+    def _begin(self, taken: Taken) -> None:
+        call = Call(taken=taken)
+        self.calls[taken.attempt] = call
+        self._start(self._carry(call))
+
+    async def _count(self, uncounted: Uncounted) -> None:
+        """Let the provider count a prompt whose bytes alone would not fit the budget, and take the call by that."""
+        assert self._provider is not None
+        try:
+            counted = Counted(call=uncounted, tokens=await self._provider.count(uncounted.request))
+            taken = await self._work.run(lambda: claims.take_call(self._ident, self._credential, counted=counted))
+        except (Outage, CannotTake) as error:
+            log.info("Run %d could not be taken by its counted tokens: %s", uncounted.run, error)
+        else:
+            if isinstance(taken, Taken):
+                self._begin(taken)
+        finally:
+            self._avoided.pop(uncounted.run, None)
+            self._due.set()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

@@ -22,9 +22,10 @@ from anthropic import AsyncAnthropic, AsyncStream
 from runs.agents import Json
 from runs.engine.failpoints import reach
 from runs.engine.think import Called
-from runs.gateway.usage import merge_stream
+from runs.usage import merge_stream
 
 CONNECT_S = 10.0
+COUNT_S = 15.0
 SILENCE_S = 120.0
 """Without a byte for this long a stream is given up; the API sends pings much more often."""
 
@@ -192,6 +193,15 @@ class Provider:
         except (anthropic.APIConnectionError, httpx2.HTTPError) as error:
             raise _read_connection_error(error) from error
         return stream.finish()
+
+    async def count(self, request: Request) -> int | None:
+        """Tokens of the prompt as the provider counts them, which costs nothing; None when it does not say."""
+        arguments = {name: value for name, value in _arguments(request).items() if name not in ("max_tokens", "stream")}
+        try:
+            counted = await self._client.messages.count_tokens(**arguments, timeout=COUNT_S)
+        except anthropic.APIError:
+            return None
+        return counted.input_tokens if counted.input_tokens > 0 else None
 
     async def close(self) -> None:
         await self._client.close()

@@ -56,9 +56,23 @@ class Budget(models.Model):
     steps_reserved = models.BigIntegerField(default=0)
     steps_overrun = models.BigIntegerField(default=0)
     working_limit_s = models.FloatField(null=True, blank=True)
+    # A step that may take more than this share of the USD or token limit is put before a person first; null: none is.
+    ask_percent = models.PositiveSmallIntegerField(null=True, blank=True)
+    told_percent = models.PositiveSmallIntegerField(default=0, db_default=0)  # the last threshold that was told of
+    notice_due = models.BooleanField(
+        default=False, db_default=False
+    )  # what is spent has passed the next one: the sweep tells it
+    finish_asked_at = models.DateTimeField(null=True)  # it thinks once more and ends, by a person's decision
 
     class Meta:
-        constraints = _constraints()
+        constraints = [
+            *_constraints(),
+            models.CheckConstraint(
+                name="budget_ask_percent_of_hundred",
+                condition=Q(ask_percent__isnull=True) | Q(ask_percent__gte=1, ask_percent__lte=100),
+            ),
+        ]
+        indexes = [models.Index(name="budget_notice_due", fields=["run"], condition=Q(notice_due=True))]
 
     def __str__(self) -> str:
         return f"budget of run {self.run_id}"
@@ -67,8 +81,9 @@ class Budget(models.Model):
 class LedgerEntry(models.Model):
     """Append-only. One entry per budget that an operation touched: the run's own and each ancestor's.
 
-    A reserve has positive amounts; its settle has the real ones and names the reserve it replaces; a release has the
-    reserve's. `estimated`: the truth may still come. spent = sum of settles, reserved = reserves not yet replaced.
+    A reserve has positive amounts; its settle has the real ones and replaces it; a release has the reserve's. `estimated`:
+    the truth may still come, and then a correct entry has the difference to it (which may be negative). So
+    spent = sum of settles and corrects, reserved = reserves not yet replaced.
     """
 
     budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="entries")
@@ -81,6 +96,9 @@ class LedgerEntry(models.Model):
     effects = models.BigIntegerField(default=0)
     steps = models.BigIntegerField(default=0)
     estimated = models.BooleanField(default=False)
+    unpriced = models.BooleanField(
+        default=False, db_default=False
+    )  # its usage is known, and no price for it: an estimate until there is
     model = models.CharField(max_length=100, blank=True, default="")
     usage = models.JSONField(null=True)  # as the provider sent it
     price = models.JSONField(null=True)  # rates in USD per million tokens, where from, effective when
@@ -90,13 +108,14 @@ class LedgerEntry(models.Model):
     class Meta:
         verbose_name_plural = "ledger entries"
         constraints = [
-            # A grant says how a limit changed; everything else is what an attempt used or may use, and never negative.
+            # A grant says how a limit changed, a correct how an estimate was wrong; everything else is what an attempt
+            # used or may use, and never negative.
             models.CheckConstraint(
                 name="ledger_entry_has_attempt", condition=Q(kind=EntryKind.GRANT) | Q(attempt__isnull=False)
             ),
             models.CheckConstraint(
                 name="ledger_not_negative",
-                condition=Q(kind=EntryKind.GRANT) | Q(**{f"{d}__gte": 0 for d in DIMENSIONS}),
+                condition=Q(kind__in=[EntryKind.GRANT, EntryKind.CORRECT]) | Q(**{f"{d}__gte": 0 for d in DIMENSIONS}),
             ),
             models.UniqueConstraint(
                 name="ledger_one_reserve", fields=["budget", "attempt"], condition=Q(kind=EntryKind.RESERVE)
@@ -107,8 +126,17 @@ class LedgerEntry(models.Model):
                 fields=["budget", "attempt"],
                 condition=Q(kind__in=[EntryKind.SETTLE, EntryKind.RELEASE]),
             ),
+            # The truth about an estimate comes once; a missing price that is added later is another truth of it.
+            models.UniqueConstraint(
+                name="ledger_one_correct",
+                fields=["budget", "attempt"],
+                condition=Q(kind=EntryKind.CORRECT, estimated=False),
+            ),
         ]
-        indexes = [models.Index(name="ledger_by_run", fields=["run", "id"])]
+        indexes = [
+            models.Index(name="ledger_by_run", fields=["run", "id"]),
+            models.Index(name="ledger_unpriced", fields=["model"], condition=Q(unpriced=True)),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.pk}"

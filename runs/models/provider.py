@@ -2,9 +2,9 @@ from django.db import models
 
 
 class ProviderLimit(models.Model):
-    """What a model provider last said about a credential: nothing is sent before `not_before`.
+    """What a model provider last said about a credential (nothing is sent before `not_before`), and its rate of calls.
 
-    Written by `runs.gateway.limits` alone. `ramp` counts the calls let through since the limit ended.
+    Written by `runs.limits`, and the rate by `runs.quotas`, alone.
     """
 
     credential = models.CharField(max_length=100)
@@ -15,6 +15,21 @@ class ProviderLimit(models.Model):
     ramp_until = models.DateTimeField(null=True)
     spaced_at = models.DateTimeField(null=True)  # while ramping: the place of the last call let through
     changed_at = models.DateTimeField()
+    calls_per_minute = models.PositiveIntegerField(null=True, blank=True)  # null: no more than the provider says itself
+    free_at = models.DateTimeField(null=True)  # the place of the next call; in the past: so many calls may go at once
+    version = models.PositiveIntegerField(default=1, db_default=1)
 
     class Meta:
         constraints = [models.UniqueConstraint(name="provider_limit_once", fields=["credential", "model"])]
+
+
+class ProviderTurn(models.Model):
+    """The place of a step that waits for its provider: given in order, so that no run is passed over by another."""
+
+    limit = models.ForeignKey(ProviderLimit, on_delete=models.CASCADE, related_name="turns")
+    step = models.ForeignKey("Step", on_delete=models.CASCADE, related_name="+")
+    at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(name="provider_turn_once", fields=["limit", "step"])]
+        indexes = [models.Index(name="provider_turn_by_time", fields=["limit", "at"])]

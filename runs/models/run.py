@@ -56,6 +56,8 @@ class Run(models.Model):
     people_s = models.FloatField(default=0)
     held_s = models.FloatField(default=0)
 
+    # It waits for a place among the runs that an allowance lets be under way at once.
+    place_asked = models.BooleanField(default=False, db_default=False)
     step_seq = models.PositiveIntegerField(default=0)
     journal_seq = models.PositiveBigIntegerField(default=0)
     last_thought_at = models.DateTimeField(null=True)

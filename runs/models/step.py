@@ -97,6 +97,7 @@ class Attempt(models.Model):
     outcome = models.CharField(max_length=10, choices=AttemptOutcome, default=AttemptOutcome.OPEN)
     taken_at = models.DateTimeField()
     lease_until = models.DateTimeField()
+    seen_at = models.DateTimeField(null=True)  # the business clock when its lease was last renewed
     begin_by = models.DateTimeField()
     timeout_s = models.FloatField()
     visible_within_s = models.FloatField(default=0)

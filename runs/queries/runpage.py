@@ -72,12 +72,18 @@ _CARDS = """
     WHERE a.run_id = %(run)s AND a.state = 'pending' ORDER BY a.expires_at NULLS LAST, a.id LIMIT %(shown)s
 """
 _WORK = "SELECT ref, title FROM runs_workitem WHERE run_id = %(run)s AND state = 'open' ORDER BY id LIMIT %(shown)s"
-_FIGURES = """
+# Whose truth has not come yet.
+_ESTIMATED = """
+    e.budget_id = %(run)s AND e.estimated AND NOT EXISTS (
+        SELECT FROM runs_ledgerentry t
+        WHERE t.budget_id = e.budget_id AND t.attempt_id = e.attempt_id AND t.kind = 'correct' AND NOT t.estimated
+    )
+"""
+_FIGURES = f"""
     SELECT lw_clock(),
         (SELECT count(*) FROM runs_workitem WHERE run_id = %(run)s AND state <> 'open'),
-        (SELECT coalesce(sum(usd), 0) FROM runs_ledgerentry WHERE budget_id = %(run)s AND estimated AND kind = 'settle'),
-        (SELECT coalesce(sum(tokens), 0)::bigint FROM runs_ledgerentry
-            WHERE budget_id = %(run)s AND estimated AND kind = 'settle'),
+        (SELECT coalesce(sum(e.usd), 0) FROM runs_ledgerentry e WHERE {_ESTIMATED}),
+        (SELECT coalesce(sum(e.tokens), 0)::bigint FROM runs_ledgerentry e WHERE {_ESTIMATED}),
         (SELECT count(DISTINCT step_id) FROM runs_attempt
             WHERE run_id = %(run)s AND outcome NOT IN ('open', 'done', 'not_begun', 'proved')),
         (SELECT p.kind || ' on ' || p.host FROM runs_process p JOIN runs_run r ON r.holder = p.id WHERE r.id = %(run)s),

@@ -40,6 +40,7 @@ thinker = make("thinker", {"say": "I look first.", "calls": [["give", {"value": 
 unpriced = make("unpriced", model="m-new")
 pondering = make("pondering", {"calls": [["give", {"value": 1}]]}, model="claude-opus-5-5")
 talker = make("talker", {"say": "I would rather talk.", "calls": [], "repeat": True})
+busy = make("busy", {"calls": [["give", {"value": 1}]], "repeat": True})
 fumbler = make(
     "fumbler",
     {

@@ -9,6 +9,7 @@ from runs import access, operations, queries
 from runs.approvals import Said
 from runs.errors import NotFound
 from runs.management.command import OperatorCommand, plain, read_json
+from runs.models import Approval
 from runs.sanitise import clean_json, clean_text
 from runs.states import Verdict
 
@@ -22,7 +23,8 @@ class Command(OperatorCommand):
         parser.add_argument("--arguments", type=read_json, metavar="JSON", help="for edit: the call's new arguments")
         parser.add_argument("--answer", type=clean_text, default="", metavar="TEXT", help="for respond")
         parser.add_argument("--result", type=read_json, metavar="JSON", help="for happened and correct")
-        parser.add_argument("--grant-usd", metavar="X", help="for grant: how much more")
+        parser.add_argument("--grant-usd", metavar="X", help="for grant: how many dollars more")
+        parser.add_argument("--grant", metavar="N", help="for grant: how much more of what the card asks for")
         parser.add_argument("--comment", type=clean_text, default="", metavar="TEXT")
         parser.add_argument("--seen-version", type=int, metavar="N", help="refuse when the card has changed since")
 
@@ -36,7 +38,7 @@ class Command(OperatorCommand):
             arguments=arguments,
             answer=options["answer"],
             result=clean_json(options["result"]),
-            grant={"usd": options["grant_usd"]} if options["grant_usd"] is not None else None,
+            grant=self._read_grant(options),
             comment=options["comment"],
         )
         operations.decide(options["approval"], said, by=user)
@@ -47,3 +49,12 @@ class Command(OperatorCommand):
             self.answer(card)
         else:
             self.say(f"Approval {card.id} is {card.state} ({card.verdict}): {plain(card.title)}")
+
+    def _read_grant(self, options: dict[str, Any]) -> dict[str, str] | None:
+        if options["grant_usd"] is not None:
+            return {"usd": options["grant_usd"]}
+        if options["grant"] is None:
+            return None
+        evidence = Approval.objects.filter(pk=options["approval"]).values_list("evidence", flat=True).first()
+        asked_for = evidence.get("dimension") if isinstance(evidence, dict) else None
+        return {str(asked_for or "usd"): options["grant"]}

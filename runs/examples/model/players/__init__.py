@@ -3,7 +3,7 @@
 from runs.examples.model.briefing import Briefing
 from runs.examples.model.players import refund_desk, script
 from runs.examples.model.reply import Call, Said
-from runs.examples.model.values import JsonObject, as_integer, as_text
+from runs.examples.model.values import Json, JsonObject, as_integer, as_text
 
 
 def play(briefing: Briefing | None) -> Said:
@@ -12,6 +12,8 @@ def play(briefing: Briefing | None) -> Said:
         return Said(text="This is the rehearsal model. It plays agents whose briefing it can read; this is not one.")
     if asked := briefing.noticed("explain"):
         return _explain(briefing, asked[-1])
+    if briefing.noticed("last_think") and "finish" in briefing.tools:
+        return _finish_as_it_is(briefing)
     written = script.find_script(briefing.instructions)
     if written is not None:
         return script.play(written, briefing)
@@ -26,6 +28,14 @@ def _explain(briefing: Briefing, asked: JsonObject) -> Said:
     known = "; ".join(f"{name} (from step {fact.from_step})" for name, fact in briefing.facts.items())
     said = f"You asked about {call}: {as_text(asked.get('question'))} I know it from {known or 'the log alone'}."
     return Said(text=said)
+
+
+def _finish_as_it_is(briefing: Briefing) -> Said:
+    done: list[Json] = [line.step for line in briefing.log if line.outcome == "done"]
+    left = [item.title for item in briefing.work if item.state == "open"]
+    outcome = "The budget was used up." + (f" Not done: {'; '.join(left)}." if left else "")
+    call = Call(tool="finish", arguments={"outcome": outcome, "evidence": done[-20:]})
+    return Said(text="This is my last reply: I finish with what I have.", calls=(call,))
 
 
 def _admit_ignorance(briefing: Briefing) -> Said:

@@ -136,6 +136,10 @@ def _finish(
     )
 
 
+# No call has so many of anything; a count above it is malformed like one below nothing.
+_MOST = 10**9
+
+
 class _Reader:
     def __init__(self, raw: Json, flaws: list[str] | None = None, *, inside: str = "") -> None:
         self._raw = raw if isinstance(raw, Mapping) else {}
@@ -145,7 +149,7 @@ class _Reader:
     def find(self, name: str, *, default: int | None = None) -> int | None:
         """A whole number from 0; `default` where there is none; None, and a flaw, where something else stands."""
         value = self._raw.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST:
             return value
         if value is None and default is not None:
             return default
