@@ -134,6 +134,25 @@ class Environment:
             )
         return raw.rstrip("/")
 
+    def read_optional_mail_url(self, name: str) -> str | None:
+        """Return where mail is handed over: smtp, smtps, or smtp+tls (STARTTLS). For secrets: it is never shown."""
+        raw = self.read_text(name)
+        if not raw:
+            return None
+        try:
+            parts = urlsplit(raw)
+            usable = parts.scheme in {"smtp", "smtps", "smtp+tls"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise BadVariable(
+                name=name,
+                value=None,
+                rule="must be the address of a mail server",
+                remedy=f"Write it as {name}=smtp+tls://user:password@mail.example.com:587.",
+            )
+        return raw
+
     def read_folder(self, name: str, default: Path) -> Path:
         """Return an absolute folder path; it need not exist yet."""
         raw = self.read_text(name)

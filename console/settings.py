@@ -36,6 +36,11 @@ SELF_APPROVAL = env.read_flag("LONGWATCH_SELF_APPROVAL", True)
 # What tools sign in with (runs/vault.py). Django blanks out settings of such a name on its error pages.
 SECRETS = env.read_all("LONGWATCH_CREDENTIAL_")
 SECRETS_DIR = env.read_folder("LONGWATCH_CREDENTIALS", Path()) if env.read_optional("LONGWATCH_CREDENTIALS") else None
+SMTP_URL = env.read_optional_mail_url("LONGWATCH_SMTP_URL") or ""
+MAIL_FROM = env.read_text("LONGWATCH_MAIL_FROM", "longwatch@localhost")
+WEBHOOK_URL = env.read_optional_url("LONGWATCH_WEBHOOK_URL") or ""
+WEBHOOK_SECRET = env.read_text("LONGWATCH_WEBHOOK_SECRET")
+SLACK_URL = env.read_optional_url("LONGWATCH_SLACK_URL") or ""
 RUN_ZONE = env.read_zone("LONGWATCH_ZONE", "UTC")
 FAIL_POINT = env.read_text("LONGWATCH_FAIL_POINT")
 

@@ -5,7 +5,7 @@ from django.urls import URLPattern, URLResolver, path
 
 from console.api.app import read_urls
 from console.live.stream import live
-from console.views import approvals, facts, frame, home, run, runs, sign_in, start
+from console.views import approvals, facts, frame, home, journal, run, runs, sign_in, start, switches
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", home.show_home, name="home"),
@@ -39,6 +39,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("facts/<int:number>/recheck", facts.recheck, name="recheck"),
     path("facts/<int:number>/correct", facts.correct, name="correct-fact"),
     path("facts/<int:number>/extend", facts.extend, name="extend-fact"),
+    path("switches", switches.show_switches, name="switches"),
+    path("switches/panels/engaged", switches.show_panel, name="switches-panel"),
+    path("switches/engage", switches.engage, name="engage-switch"),
+    path("switches/<int:number>/release", switches.release, name="release-switch"),
+    path("switches/<int:number>/stop-runs", switches.stop_runs, name="stop-switched-runs"),
+    path("journal", journal.show_journal, name="journal"),
+    path("journal.csv", journal.export_journal, name="journal-csv"),
     path("panels/nav", frame.show_nav, name="nav"),
     path("panels/switches", frame.show_switch_bars, name="switch-bars"),
     path("theme", frame.set_theme, name="theme"),

@@ -202,12 +202,12 @@ def hold(run: int, by: str) -> None:
         append("run.held", run=run, why=by)
 
 
-def unhold(run: Run) -> None:
-    """Let a locked run be looked at again, at once. One that is paused or has ended stays as it is."""
+def unhold(run: Run, *, after_s: float = 0.0) -> None:
+    """Let a locked run be looked at again, at once or later. One that is paused or has ended stays as it is."""
     if sql.execute(
-        f"UPDATE runs_run SET {ADD_CLOCKS}, held_since = NULL, held_by = '', due_at = lw_clock()"
-        " WHERE id = %s AND paused_at IS NULL AND ended_at IS NULL",
-        [run.pk],
+        f"UPDATE runs_run SET {ADD_CLOCKS}, held_since = NULL, held_by = '',"
+        " due_at = lw_clock() + make_interval(secs => %s) WHERE id = %s AND paused_at IS NULL AND ended_at IS NULL",
+        [after_s, run.pk],
     ):
         notify.due()
         notify.think()
@@ -345,20 +345,23 @@ def raise_epoch(run: Run) -> None:
     (run.epoch,) = sql.fetch_row("UPDATE runs_run SET epoch = epoch + 1 WHERE id = %s RETURNING epoch", [run.pk])
 
 
-def pause(run: Run, *, reason: str, actor: Actor) -> None:
-    """Set the flag that claims and takes refuse."""
+def pause(run: Run, *, reason: str, actor: Actor, at: datetime | None = None) -> datetime:
+    """Set the flag that claims and takes refuse, and return its moment. at: that of the run with which it is paused."""
     if run.state not in RUN_OPEN:
         raise RunEnded(run.pk, run.state)
     if run.paused_at is not None:
         raise WrongState(f"Run {run.pk}", "paused", "paused again")
-    sql.execute(
-        f"UPDATE runs_run SET {ADD_CLOCKS}, paused_at = lw_clock(), pause_reason = %s,"
+    (paused_at,) = sql.fetch_row(
+        f"UPDATE runs_run SET {ADD_CLOCKS}, paused_at = coalesce(%s, lw_clock()), pause_reason = %s,"
         " held_since = CASE WHEN state IN ('queued', 'waiting') THEN coalesce(held_since, lw_clock()) ELSE held_since END,"
-        " held_by = CASE WHEN state IN ('queued', 'waiting') THEN %s ELSE held_by END WHERE id = %s",
-        [clean_text(reason), clean_text(f"paused: {reason}"), run.pk],
+        " held_by = CASE WHEN state IN ('queued', 'waiting') THEN %s ELSE held_by END WHERE id = %s"
+        " RETURNING paused_at",
+        [at, clean_text(reason), clean_text(f"paused: {reason}"), run.pk],
     )
     append("run.paused", actor=actor, run=run.pk, why=reason)
     notify.stop(run.pk)
+    moment: datetime = paused_at
+    return moment
 
 
 def resume(run: Run, *, reason: str, actor: Actor) -> None:

@@ -61,9 +61,11 @@ from runs.models import (
     Step,
     Switch,
 )
+from runs.queries.paging import EVERY_AGENT
 from runs.states import (
     EXPLAIN,
     KEY_OPEN,
+    RUN_OPEN,
     STEP_OPEN,
     ApprovalKind,
     ApprovalState,
@@ -134,23 +136,62 @@ def stop_run(run: int, *, reason: str, by: AbstractBaseUser) -> Run:
 
 
 def pause_run(run: int, *, reason: str, by: AbstractBaseUser) -> Run:
-    """Let the step in hand finish and claim nothing new. Raises: NotFound, Forbidden, RunEnded, WrongState."""
+    """Let the step in hand of a run and its descendants finish, and claim nothing new, in one transaction.
+
+    Raises: NotFound, Forbidden, Malformed, RunEnded, WrongState.
+    """
     _require_on_run(by, Action.STOP, run)
+    if not reason.strip():
+        raise Malformed("Pausing a run needs a reason.")
     with transaction.atomic(durable=True):
-        locked = lifecycle.lock(run)
-        lifecycle.pause(locked, reason=reason, actor=person(by))
-    locked.refresh_from_db()
-    return locked
+        *below, top = lifecycle.lock_with_descendants(run)
+        at = lifecycle.pause(top, reason=reason, actor=person(by))
+        for child in below:
+            # What was paused by itself before stays paused when this one is resumed.
+            if child.state in RUN_OPEN and child.paused_at is None:
+                lifecycle.pause(child, reason=f"{reason} (with run {run})", actor=person(by), at=at)
+    top.refresh_from_db()
+    return top
 
 
 def resume_run(run: int, *, reason: str, by: AbstractBaseUser) -> Run:
-    """Raises: NotFound, Forbidden, RunEnded, WrongState."""
+    """Let a run go on, with the descendants that were paused with it. Raises: NotFound, Forbidden, RunEnded, WrongState."""
     _require_on_run(by, Action.STOP, run)
     with transaction.atomic(durable=True):
-        locked = lifecycle.lock(run)
-        lifecycle.resume(locked, reason=reason, actor=person(by))
-    locked.refresh_from_db()
-    return locked
+        *below, top = lifecycle.lock_with_descendants(run)
+        at = top.paused_at
+        lifecycle.resume(top, reason=reason, actor=person(by))
+        for child in below:
+            if child.state in RUN_OPEN and child.paused_at is not None and child.paused_at == at:
+                lifecycle.resume(child, reason=f"{reason} (with run {run})".strip(), actor=person(by))
+    top.refresh_from_db()
+    return top
+
+
+def stop_scope(scope: str, *, reason: str, by: AbstractBaseUser) -> tuple[list[int], list[tuple[int, str]]]:
+    """Stop every run in a scope for good: (stopped, [(left, why)]). A switch only holds them; this is an act of its own.
+
+    Each run is stopped with its descendants in a transaction of its own; the journal has the whole of it, before and after.
+    Raises: Forbidden, Malformed, NotFound and UnknownAgent.
+    """
+    scope = _require_scope(scope, by)
+    if not reason.strip():
+        raise Malformed("Stopping runs needs a reason.")
+    runs = list(switches.list_open_in(scope))
+    with transaction.atomic(durable=True):
+        append("bulk.stop_asked", actor=person(by), after={"scope": scope, "runs": runs}, why=reason)
+    stopped: list[int] = []
+    left: list[tuple[int, str]] = []
+    for run in runs:
+        try:
+            stop_run(run, reason=reason, by=by)
+            stopped.append(run)
+        except LongwatchError as refusal:
+            left.append((run, refusal.message))
+    with transaction.atomic(durable=True):
+        after: dict[str, Json] = {"scope": scope, "stopped": list[Json](stopped), "left": [[n, w] for n, w in left]}
+        append("bulk.stopped", actor=person(by), after=after, why=reason)
+    return stopped, left
 
 
 def set_budget(
@@ -377,27 +418,32 @@ def _rebind(run: Run, step: Step, card: Approval, tool: agents.Tool, edited: dic
 
 def engage_switch(scope: str, *, reason: str, by: AbstractBaseUser) -> Switch:
     """Hold everything in a scope at once. Raises: Forbidden, Malformed, NotFound and UnknownAgent (nothing to hold)."""
-    scope = _require_something_to_hold(scope, by)
-    access.require(by, Action.SWITCH, _agent_of_scope(scope))
+    scope = _require_scope(scope, by)
     with transaction.atomic(durable=True):
         return switches.engage(scope, reason=reason, by=by)
 
 
-def release_switch(switch: int, *, reason: str, by: AbstractBaseUser) -> Switch:
-    """Release a switch; what it held is queued again. Raises: NotFound, Forbidden, WrongState."""
+def release_switch(switch: int, *, reason: str, by: AbstractBaseUser, per_minute: int = 0) -> Switch:
+    """Release a switch; what it held is queued again, at once or (per_minute) so many runs a minute.
+
+    Raises: NotFound, Forbidden, WrongState.
+    """
     found = Switch.objects.filter(pk=switch).first()
     if found is None:
         raise NotFound("switch", switch)
-    access.require(by, Action.SWITCH, _agent_of_scope(found.scope))
+    _require_over(found.scope, by)
     with transaction.atomic(durable=True):
         released = switches.release(found, reason=reason, by=by)
+    pause_s = 60.0 / per_minute if per_minute > 0 else 0.0
     held = Run.objects.filter(held_since__isnull=False, paused_at__isnull=True, ended_at__isnull=True)
-    for run in held.values_list("pk", flat=True):
+    freed = 0
+    for run in held.order_by("-priority", "pk").values_list("pk", flat=True):
         with transaction.atomic(durable=True):
             locked = lifecycle.lock(run)
             # Another switch may still hold it.
             if locked.held_since is not None and switches.in_scope(run) is None:
-                lifecycle.unhold(locked)
+                lifecycle.unhold(locked, after_s=freed * pause_s)
+                freed += 1
     held_on = f"switch.{released.scope}"
     for run in course.wake_waiting(WaitingFor.CAPACITY, held_on):
         with transaction.atomic(durable=True):
@@ -1040,18 +1086,36 @@ def _agent_of_scope(scope: str) -> str | None:
     return None
 
 
-def _require_something_to_hold(scope: str, by: AbstractBaseUser) -> str:
+def _require_scope(scope: str, by: AbstractBaseUser) -> str:
     """Return the scope as it is compared. One that is misspelt would hold nothing, and look as if it did."""
     kind, _, name = scope.partition(":")
     if kind == "agent" and not Run.objects.filter(agent=name).exists():
         access.get_agent(by, name)
     elif kind == "run" and name.isascii() and name.isdecimal():
-        return f"run:{access.get_run(by, int(name)).pk}"
+        scope = f"run:{access.get_run(by, int(name)).pk}"
     elif kind == "tool":
         tools = {tool.name for agent in get_agents().values() for tool in agent.tools}
         if name not in tools and not Step.objects.filter(tool=name).exists():
             raise Malformed(f"There is no tool {name!r}.", remedy=f"Known: {', '.join(sorted(tools)) or 'none'}.")
+    _require_over(scope, by)
     return scope
+
+
+def _require_over(scope: str, by: AbstractBaseUser) -> None:
+    """Only who may switch every agent that a scope reaches may switch it. Raises: Forbidden."""
+    access.require(by, Action.SWITCH, _agent_of_scope(scope))
+    kind, _, name = scope.partition(":")
+    if kind not in ("all", "tool"):
+        return
+    rights = access.read_rights(by)
+    if EVERY_AGENT in rights.agents:
+        return
+    reached = {agent.name for agent in get_agents().values() if agent.tool(name) is not None}
+    if kind == "all" or not reached or not reached <= rights.agents:
+        what = "Everything" if kind == "all" else f"The tool {name}"
+        raise Forbidden(
+            f"{what} reaches agents that you do not see.", remedy="Switch your own agents, or ask who sees them all."
+        )
 
 
 def _known_start(by: AbstractBaseUser, key: str, body: str) -> Run | None:

@@ -298,6 +298,11 @@ _BEGIN = f"""
       AND clock_timestamp() < a.begin_by AND clock_timestamp() < a.lease_until
       AND r.ended_at IS NULL AND r.paused_at IS NULL
       AND {_NO_SWITCH}
+      -- Whatever brought it here: a gated call begins on its own approval, used up by this very take, or not at all.
+      AND (st.gated IS NOT TRUE OR EXISTS (
+          SELECT FROM runs_approval p
+          WHERE p.id = a.approval_id AND p.step_id = st.id AND p.kind = 'approval' AND p.state = 'consumed'
+      ))
       AND NOT EXISTS (
           SELECT FROM runs_factuse u JOIN runs_fact f ON f.id = u.fact_id
           WHERE u.attempt_id = a.id AND (f.version <> u.version OR f.contradicted_at IS NOT NULL)

@@ -1,12 +1,14 @@
 """Writer of the kill switches, and the one lock that orders them against every claim, take and spawn."""
 
+import uuid
+
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import OperationalError, transaction
 
 from runs import notify, sql
 from runs.errors import Malformed, WrongState
 from runs.journal import append, person, require_transaction
-from runs.models import Switch
+from runs.models import Run, Switch
 from runs.sanitise import clean_text
 
 # Advisory lock: shared for a claim, a take or a spawn; exclusive to engage. So a take either commits before the
@@ -33,6 +35,49 @@ def in_scope_of(tool: str) -> str:
 
 
 IN_SCOPE = in_scope_of("%(tool)s")
+
+
+# SQL: whether the switch aliased s reaches the run aliased r, or the step aliased st in it.
+_REACHES = """
+    (s.scope = 'all' OR s.scope = 'agent:' || r.agent OR s.scope = 'tool:' || st.tool OR s.scope IN (
+        WITH RECURSIVE line AS (
+            SELECT r.id AS id, r.parent_id AS parent_id
+            UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN line ON p.id = line.parent_id
+        ) SELECT 'run:' || id FROM line))
+"""
+
+
+def acknowledge(process: uuid.UUID) -> None:
+    """This process has looked at the database since a switch was engaged, and holds nothing more in its scope.
+
+    Written once per switch; what it says rests on the fence, which needs nobody's word: it is for people to see.
+    """
+    sql.execute(
+        "INSERT INTO runs_switchack (switch_id, process_id, at) SELECT s.id, %(process)s, lw_clock() FROM runs_switch s"
+        " WHERE s.released_at IS NULL"
+        " AND NOT EXISTS (SELECT FROM runs_switchack k WHERE k.switch_id = s.id AND k.process_id = %(process)s)"
+        " AND NOT EXISTS (SELECT FROM runs_attempt a JOIN runs_run r ON r.id = a.run_id JOIN runs_step st"
+        f" ON st.id = a.step_id WHERE a.holder = %(process)s AND a.outcome = 'open' AND {_REACHES})"
+        " ON CONFLICT DO NOTHING",
+        {"process": process},
+    )
+
+
+def list_open_in(scope: str) -> list[int]:
+    """The runs in a scope that have not ended, without those whose parent is among them: these end with it."""
+    kind, _, name = scope.partition(":")
+    runs = Run.objects.filter(ended_at__isnull=True)
+    match kind:
+        case "agent":
+            found = runs.filter(agent=name)
+        case "run":
+            found = runs.filter(pk=int(name))
+        case "tool":
+            found = runs.filter(steps__tool=name).distinct()
+        case _:
+            found = runs
+    numbers = dict(found.order_by("pk").values_list("pk", "parent"))
+    return [number for number, parent in numbers.items() if parent not in numbers]
 
 
 def lock_shared() -> None:

@@ -20,9 +20,10 @@ from pathlib import Path
 from django.conf import settings
 from django.db import connection
 
-from runs import processes
+from runs import processes, switches
 from runs.board import Activity, Board, Role, Seat
 from runs.clerk import Clerk, Duty
+from runs.reaching import reach_people
 from runs.states import ProcessKind
 from runs.supervise import Exit, is_alive, read_stat
 from runs.supervisor import Program, Supervisor
@@ -33,7 +34,8 @@ MANAGE = Path(__file__).resolve().parent.parent / "manage.py"
 CLUSTER = "cluster"
 STEP_S = 0.5
 SWEEP_EVERY_S = 1.0
-SEEN_EVERY_S = 5.0
+SEEN_EVERY_S = 1.0
+TELL_EVERY_S = 1.0
 FLUSH_S = 3.0
 """How long the end waits for a database that may be down, to record the last exits."""
 
@@ -120,6 +122,8 @@ class ClusterWatch:
         lifeline, hold = os.pipe()
         sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
         sweeper.start()
+        # Apart from the sweep: a receiver that hangs must delay nothing.
+        threading.Thread(target=self._tell_people, name="teller", daemon=True).start()
         parts = [f"--board-fd={self._board.fd}", f"--lifeline-fd={lifeline}", f"--workers={self.workers}"]
         supervisor.add(
             Program(
@@ -236,11 +240,18 @@ class ClusterWatch:
                 duty.do_if_due()
         connection.close()
 
+    def _tell_people(self) -> None:
+        duty = Duty(what="People cannot be told of cards", call=reach_people, every_s=TELL_EVERY_S)
+        while not self._stopped.wait(TELL_EVERY_S / 2):
+            duty.do_if_due()
+        connection.close()
+
     def _show_alive(self) -> None:
         if self._ident is None:
             self._ident = processes.register(ProcessKind.CLUSTER)
         else:
             processes.saw(self._ident)
+            switches.acknowledge(self._ident)
 
     def _look_for_due(self) -> None:
         since_ns, self._due_since_ns = self._due_since_ns, None

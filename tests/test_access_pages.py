@@ -73,6 +73,17 @@ PAGES: dict[str, list[Page]] = {
     "facts/<int:number>/extend": [
         Page(may=frozenset({APPROVER, ADMIN}), form={"minutes": "1", "reason": "because"}, ok=302)
     ],
+    "approvals/<int:number>/claim": [Page(may=frozenset({APPROVER, ADMIN}), form={}, ok=302)],
+    "approvals/<int:number>/release": [Page(may=frozenset({APPROVER, ADMIN}), form={}, ok=409)],
+    "approvals/together": [Page()],
+    "approvals/together/approve": [Page(may=frozenset({APPROVER, ADMIN}), form={"card": "1.1"})],
+    "switches": [Page()],
+    "switches/panels/engaged": [Page()],
+    "switches/engage": [Page(may=RUNNERS, form=REASON | {"kind": "agent", "agent": situations.AGENT}, ok=302)],
+    "switches/<int:number>/release": [Page(may=RUNNERS, form=REASON, ok=302)],
+    "switches/<int:number>/stop-runs": [Page(may=RUNNERS, form=REASON, ok=302)],
+    "journal": [Page()],
+    "journal.csv": [Page()],
     "facts/<int:number>/recheck": [Page(may=RUNNERS | {APPROVER}, form={}, ok=302)],
     "panels/nav": [Page()],
     "panels/switches": [Page()],
@@ -103,7 +114,10 @@ def make_address(path: str) -> str:
     asking = situations.ask_approval(situations.start(maker))
     if path.endswith("/resume"):
         operations.pause_run(asking.run.pk, reason="set up", by=maker)
-    kinds = {"runs": asking.run.pk, "approvals": asking.card.pk, "facts": asking.fact.pk}
+    switch = (
+        operations.engage_switch(f"run:{asking.run.pk}", reason="set up", by=maker).pk if "switches/" in path else 0
+    )
+    kinds = {"switches": switch, "runs": asking.run.pk, "approvals": asking.card.pk, "facts": asking.fact.pk}
     number = kinds.get(path.partition("/")[0], 0)
     return "/" + path.replace("<int:number>", str(number)).replace("<slug:tab>", "facts")
 

@@ -11,7 +11,8 @@ from console.api import bodies
 from console.api.answers import answer
 from console.api.errors import with_fresh
 from console.api.requests import Id, Request, Word, read_window, read_words
-from runs import operations, queries
+from runs import access, operations, queries
+from runs.access import Action
 from runs.approvals import Said
 from runs.errors import NotFound
 from runs.queries import ApprovalCard, Page
@@ -52,6 +53,8 @@ class Batch:
 def approve_batch(request: Request, body: bodies.ApproveBatch) -> HttpResponse:
     """Each stands or falls alone. Refused: what cannot be undone, what takes two people, what rests on a fact that is
     not fresh or not what was shown, and what has changed since it was asked before."""
+    access.require_sight(request.auth)
+    access.require(request.auth, Action.DECIDE)
     told = operations.approve_batch(
         [(each.approval, each.version) for each in body.approvals], comment=body.comment, by=request.auth
     )

@@ -116,4 +116,7 @@ class Engage(Body):
 
 
 class Release(Body):
+    """`per_minute`: how many of the held runs go on each minute; 0 is all at once."""
+
     reason: Annotated[str, Field(max_length=10_000)] = ""
+    per_minute: Annotated[int, Field(ge=0, le=100_000)] = 0

@@ -77,15 +77,46 @@ def engage_switch(request: Request, body: bodies.Engage) -> HttpResponse:
 
 @router.delete("/switches/{switch}", response=SwitchCard, summary="Release a switch", tags=["Switches"])
 def release_switch(
-    request: Request, switch: Id, body: bodies.Release | None = None, reason: Word | None = None
+    request: Request,
+    switch: Id,
+    body: bodies.Release | None = None,
+    reason: Word | None = None,
+    per_minute: int = 0,
 ) -> HttpResponse:
     """What it held goes on. The reason comes in the body or, for clients that send none with DELETE, in the query."""
     _read_switch(request, switch)
     access.require(request.auth, Action.SWITCH)
     said = reason or (body.reason if body else "")
     with with_fresh("switch", lambda: _read_switch(request, switch)):
-        operations.release_switch(switch, reason=said, by=request.auth)
+        operations.release_switch(
+            switch, reason=said, by=request.auth, per_minute=body.per_minute if body else per_minute
+        )
     return answer(_read_switch(request, switch))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftRunning:
+    run: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedRuns:
+    """What a bulk stop came to; `left` had ended by themselves, or could not be stopped."""
+
+    stopped: list[int]
+    left: list[LeftRunning]
+
+
+@router.post(
+    "/switches/{switch}/stop-runs", response=StoppedRuns, summary="Stop all runs of a scope", tags=["Switches"]
+)
+def stop_runs(request: Request, switch: Id, body: bodies.WithReason) -> HttpResponse:
+    """A switch only holds. This ends every run in its scope for good, one by one, with their descendants."""
+    card = _read_switch(request, switch)
+    access.require(request.auth, Action.STOP)
+    stopped, left = operations.stop_scope(card.scope, reason=body.reason, by=request.auth)
+    return answer(StoppedRuns(stopped=stopped, left=[LeftRunning(run=run, why=why) for run, why in left]))
 
 
 def _read_fact(request: Request, fact: int) -> FactRow:

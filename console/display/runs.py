@@ -98,7 +98,7 @@ def show_head(run: RunDetail, extras: RunExtras, *, may_stop: bool, may_decide: 
         waiting_for=run.waiting_for,
         paused=run.paused is not None,
         held=bool(run.held) or any(w.on.startswith("switch.") for w in run.waits if w.waiting_for == run.waiting_for),
-        undrained=bool(run.in_flight),
+        undrained=bool(run.in_flight) or any(below.in_flight for below in run.descendants),
     )
     why = explain(run, extras, may_decide=may_decide)
     clocks = _clocks(run)

@@ -79,7 +79,7 @@ def explain(run: RunDetail, extras: RunExtras, *, may_decide: bool) -> Why:
 
 
 def _explain_end(run: RunDetail, extras: RunExtras) -> Why:
-    mark = mark_run(state=run.state, undrained=bool(run.in_flight))
+    mark = mark_run(state=run.state, undrained=bool(run.in_flight) or any(below.in_flight for below in run.descendants))
     took = write_ago(run.created_at, run.ended_at) if run.ended_at else ""
     answers = [Answer(label="Ended", since=run.ended_at, words="ago" if run.ended_at else "now")]
     answers.append(Answer(label="After", words=took))

@@ -26,10 +26,12 @@ from runs.agents import Tool, get_agents
 from runs.errors import Conflict, Forbidden, LongwatchError, NotFound
 from runs.models import Approval
 from runs.queries import ApprovalCard, Window
+from runs.queries.channels import list_failing_channels
 from runs.queries.inbox import INBOX_SHOWN, InboxLine, list_decided, list_pending, read_card_extras
 from runs.states import ApprovalKind, ApprovalState, Verdict
 
 PAGE = 50
+_CHANNELS = {"mail": "mail", "webhook": "the webhook", "slack": "the chat"}
 REJECT_REASONS = (
     "Too much",
     "Not enough evidence",
@@ -270,6 +272,10 @@ def _describe_inbox(request: Reader, pending: list[InboxLine], *, current: int |
     items = [_item(line, now) for line in pending]
     return {
         "undo": _read_undo(request),
+        "failing": [
+            {"name": _CHANNELS[each.channel], "since": each.since, "waiting": each.waiting, "error": show(each.error)}
+            for each in list_failing_channels()
+        ],
         "section": "doubts" if _kinds(request) == [ApprovalKind.VERDICT] else "approvals",
         "items": items,
         "urgent": sum(item.urgent for item in items),

@@ -188,6 +188,8 @@ def _find(perform: Perform, call: ToolCall) -> tuple[Callable[[], Any], bool]:
     tool = agent.tool(perform.tool) or agent.checker_named(perform.tool)
     if tool is None:
         raise Refused(f"agent {agent.name} has no tool {perform.tool}")
+    if perform.function is Function.CALL and tool.acts and not perform.look:
+        raise Refused(f"{tool.name} has an effect, and came without its last look")
     typed = tool.typed(perform.arguments)
     if perform.function is Function.RECONCILE:
         reconcile = tool.reconciler

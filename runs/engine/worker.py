@@ -7,7 +7,7 @@ from collections.abc import Callable
 from django.conf import settings
 from django.db import DatabaseError, transaction
 
-from runs import lifecycle, notify, processes
+from runs import lifecycle, notify, processes, switches
 from runs.engine import orphans
 from runs.engine.advance import advance
 from runs.engine.hand import Hand
@@ -48,6 +48,7 @@ class Worker:
             self._seen = time.monotonic()
             self.tools.record_exits()
             processes.saw(self.ident)
+            switches.acknowledge(self.ident)
 
 
 _worker: Worker | None = None

@@ -162,6 +162,7 @@ def look(gateway: uuid.UUID, *, renew: bool) -> Look:
     if renew:
         still_open = steps.renew_attempts(gateway, lease_s=settings.LEASE_S)
         processes.saw(gateway)
+    switches.acknowledge(gateway)
     cuts = [(int(attempt), str(why)) for attempt, why in sql.fetch_all(_CUTS, {"gateway": gateway, "tool": ""})]
     return Look(open=frozenset(still_open), cuts=cuts)
 

@@ -10,12 +10,13 @@ from runs.models.event import Event
 from runs.models.fact import Fact, FactCheck, FactUse, FactVersion
 from runs.models.journal import JournalEntry
 from runs.models.key import Key, KeyAlias, Lock
+from runs.models.notice import Notice
 from runs.models.price import Price
 from runs.models.process import Process
 from runs.models.provider import ProviderLimit, ProviderTurn
 from runs.models.run import Amendment, Run, WorkItem
 from runs.models.step import Attempt, Step
-from runs.models.switch import Switch
+from runs.models.switch import Switch, SwitchAck
 
 __all__ = [
     "AgentGrant",
@@ -40,6 +41,7 @@ __all__ = [
     "KeyAlias",
     "LedgerEntry",
     "Lock",
+    "Notice",
     "Price",
     "Process",
     "ProviderLimit",
@@ -48,5 +50,6 @@ __all__ = [
     "StartRequest",
     "Step",
     "Switch",
+    "SwitchAck",
     "WorkItem",
 ]

@@ -26,3 +26,17 @@ class Switch(models.Model):
 
     def __str__(self) -> str:
         return f"switch {self.scope}"
+
+
+class SwitchAck(models.Model):
+    """A process has looked since a switch was engaged, and holds nothing in its scope. Written by `runs.switches` alone."""
+
+    switch = models.ForeignKey(Switch, on_delete=models.CASCADE, related_name="acks")
+    process = models.ForeignKey("Process", on_delete=models.CASCADE, related_name="+")
+    at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(name="switch_ack_once", fields=["switch", "process"])]
+
+    def __str__(self) -> str:
+        return f"{self.process_id} acknowledged switch {self.switch_id}"

@@ -20,6 +20,7 @@ from runs.queries.shapes import (
     BudgetView,
     Clocks,
     Counts,
+    Descendant,
     Hold,
     InFlight,
     Limits,
@@ -40,6 +41,7 @@ from runs.states import (
 )
 
 GOAL_IN_LIST = 300
+DESCENDANTS_SHOWN = 100
 # A search by text reads no more than the newest runs: whoever looks for an older one names it or its agent.
 SEARCHED = 100_000
 _BODIES = ("goal", "constraints", "inputs", "outcome")
@@ -88,6 +90,7 @@ def find_run(number: int, *, agents: Collection[str]) -> RunDetail | None:
         waits=waits,
         held=held,
         counts=_read_counts(run.pk),
+        descendants=_read_descendants(run.pk),
     )
 
 
@@ -250,6 +253,24 @@ def _show_budget(budget: Budget | None, clocks: Clocks) -> BudgetView:
         overrun=Amounts(**part("overrun")),  # type: ignore[arg-type]
         unlimited_because=budget.unlimited_because,
     )
+
+
+def _read_descendants(run: int) -> list[Descendant]:
+    rows = sql.fetch_all(_DESCENDANTS, {"run": run, "shown": DESCENDANTS_SHOWN})
+    return [Descendant(**dict(zip(Descendant.__dataclass_fields__, row, strict=True))) for row in rows]
+
+
+# In the order of Descendant; what is still under way first.
+_DESCENDANTS = """
+    WITH RECURSIVE down AS (
+        SELECT id FROM runs_run WHERE parent_id = %(run)s
+        UNION ALL SELECT c.id FROM runs_run c JOIN down ON c.parent_id = down.id
+    )
+    SELECT r.id, r.parent_id, r.agent, r.state, n.under_way
+    FROM runs_run r JOIN down ON down.id = r.id CROSS JOIN LATERAL (
+        SELECT count(*) AS under_way FROM runs_attempt a WHERE a.run_id = r.id AND a.outcome = 'open') n
+    ORDER BY n.under_way > 0 DESC, r.ended_at IS NOT NULL, r.id LIMIT %(shown)s
+"""
 
 
 def _say_why(run: Run, waits: list[Wait], in_flight: list[InFlight], held: list[Hold]) -> str:

@@ -126,6 +126,17 @@ class Hold:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Descendant:
+    """A run below another one: it is stopped, paused and held with it."""
+
+    id: int
+    parent: int
+    agent: str
+    state: str
+    in_flight: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRow:
     """A run in a list: its goal may be cut."""
 
@@ -168,6 +179,7 @@ class RunDetail(RunRow):
     waits: list[Wait]
     held: list[Hold]
     counts: Counts
+    descendants: list[Descendant]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,8 +430,31 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Participant:
+    """A process that could act when a switch was engaged. `state`: acknowledged, in_flight, not_confirmed or ended.
+
+    `at`: when it acknowledged or ended. One that is not confirmed can take nothing new; it may still send what it had
+    begun, until `may_send_until`.
+    """
+
+    process: UUID
+    kind: str
+    host: str
+    pid: int
+    state: str
+    at: datetime | None
+    seen_at: datetime
+    in_flight: int
+    may_send_until: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SwitchCard:
-    """A switch. `drained_at`: when the last try that it met under way ended; null while one still is."""
+    """A switch. `engaged_at`: from then on nothing is taken in its scope, whoever has heard of it.
+
+    `drained_at`: when the last try that it met under way ended; null while one still is. `held`: runs in its scope that
+    have not ended. `doubts`: pending cards that ask what happened, of effects in its scope.
+    """
 
     id: int
     scope: str
@@ -432,6 +467,9 @@ class SwitchCard:
     release_reason: str
     in_flight: list[InFlight]
     acknowledged: list[Acknowledged]
+    participants: list[Participant]
+    held: int
+    doubts: list[int]
 
 
 def as_json(value: object) -> Any:

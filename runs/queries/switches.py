@@ -1,15 +1,31 @@
 """Kill switches with what they met under way: still running, or acknowledged by having ended."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 
-from runs.models import Attempt, Run, Switch
+from runs import sql
+from runs.models import Approval, Attempt, Run, Step, Switch
 from runs.queries.paging import EVERY_AGENT, Page, Window, cut, in_range
 from runs.queries.runs import read_in_flight
-from runs.queries.shapes import Acknowledged, SwitchCard
-from runs.states import AttemptOutcome
+from runs.queries.shapes import Acknowledged, Participant, SwitchCard
+from runs.states import ApprovalKind, ApprovalState, AttemptOutcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """Runs that have not ended by agent, and by the tool that one of their open steps calls; effects under way now."""
+
+    agents: dict[str, int]
+    tools: dict[str, int]
+    effects_in_flight: int
+
+    @property
+    def runs(self) -> int:
+        return sum(self.agents.values())
+
 
 # Whoever wants more of a switch's history reads the journal.
 _MOST_SHOWN = 200
@@ -82,7 +98,93 @@ def _show(switch: Switch) -> SwitchCard:
         release_reason=switch.release_reason,
         in_flight=in_flight,
         acknowledged=acknowledged,
+        participants=_list_participants(switch),
+        held=_count_held(switch),
+        doubts=_list_doubts(switch),
     )
+
+
+def count_reach() -> Reach:
+    """What a switch would hold if it were engaged now, in three queries."""
+    agents = dict(_group("agent", Run.objects.filter(ended_at__isnull=True)))
+    tools = dict(_group("tool", Step.objects.filter(ended_at__isnull=True).exclude(tool="")))
+    acting = Attempt.objects.filter(outcome=AttemptOutcome.OPEN, began_at__isnull=False, key__isnull=False)
+    return Reach(agents=agents, tools=tools, effects_in_flight=acting.count())
+
+
+def _group(name: str, rows: QuerySet[Any]) -> list[tuple[str, int]]:
+    return list(rows.values_list(name).annotate(n=Count("run", distinct=True) if name == "tool" else Count("pk")))
+
+
+def _list_participants(switch: Switch) -> list[Participant]:
+    given = {"id": switch.pk, "before": DEAD_BEFORE_S, "shown": _MOST_SHOWN, "scope": switch.scope}
+    rows = sql.fetch_all(_PARTICIPANTS, given)
+    return [Participant(**dict(zip(Participant.__dataclass_fields__, row, strict=True))) for row in rows]
+
+
+def _count_held(switch: Switch) -> int:
+    if switch.released_at is not None:
+        return 0
+    kind, _, name = switch.scope.partition(":")
+    runs = Run.objects.filter(ended_at__isnull=True)
+    match kind:
+        case "agent":
+            return runs.filter(agent=name).count()
+        case "tool":
+            waiting = Step.objects.filter(tool=name, waiting_on=f"switch.{switch.scope}", ended_at__isnull=True)
+            return runs.filter(pk__in=waiting.values("run")).count()
+        case "run":
+            return runs.filter(pk__in=_tree(int(name))).count()
+    return runs.count()
+
+
+def _list_doubts(switch: Switch) -> list[int]:
+    cards = Approval.objects.filter(kind=ApprovalKind.VERDICT, state=ApprovalState.PENDING)
+    kind, _, name = switch.scope.partition(":")
+    match kind:
+        case "agent":
+            cards = cards.filter(run__agent=name)
+        case "tool":
+            cards = cards.filter(tool=name)
+        case "run":
+            cards = cards.filter(run__in=_tree(int(name)))
+    return list(cards.order_by("pk").values_list("pk", flat=True)[:_MOST_SHOWN])
+
+
+# Whoever was not seen for so long before the switch is taken for gone: it is shown only if it still holds something.
+DEAD_BEFORE_S = 120.0
+
+_IN_SCOPE = """
+    (%(scope)s = 'all' OR %(scope)s = 'agent:' || r.agent OR %(scope)s = 'tool:' || st.tool OR %(scope)s IN (
+        WITH RECURSIVE line AS (
+            SELECT r.id AS id, r.parent_id AS parent_id
+            UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN line ON p.id = line.parent_id
+        ) SELECT 'run:' || id FROM line))
+"""
+
+# In the order of Participant. Workers stand for themselves only when they hold something: idle ones can take nothing,
+# and the cluster that keeps them says that it has looked.
+_PARTICIPANTS = f"""
+    WITH held AS (
+        SELECT a.holder, count(*) AS n, bool_or(a.lease_until > clock_timestamp()) AS alive,
+            max(a.begin_by + make_interval(secs => a.timeout_s)) AS until
+        FROM runs_attempt a JOIN runs_run r ON r.id = a.run_id JOIN runs_step st ON st.id = a.step_id
+        JOIN runs_switch s ON s.id = %(id)s
+        WHERE a.outcome = 'open' AND s.released_at IS NULL AND {_IN_SCOPE} GROUP BY a.holder
+    )
+    SELECT p.id, p.kind, p.host, p.pid,
+        CASE WHEN p.ended_at IS NOT NULL THEN 'ended' WHEN k.at IS NOT NULL THEN 'acknowledged'
+             WHEN h.alive THEN 'in_flight' ELSE 'not_confirmed' END,
+        coalesce(p.ended_at, k.at), p.seen_at, coalesce(h.n, 0)::int, h.until
+    FROM runs_switch s
+    JOIN runs_process p ON p.started_at <= coalesce(s.released_at, 'infinity')
+        AND (p.ended_at IS NULL OR p.ended_at > s.engaged_at)
+    LEFT JOIN runs_switchack k ON k.switch_id = s.id AND k.process_id = p.id
+    LEFT JOIN held h ON h.holder = p.id
+    WHERE s.id = %(id)s AND (h.n > 0 OR k.at IS NOT NULL
+        OR (p.kind IN ('cluster', 'gateway') AND p.seen_at > s.engaged_at - make_interval(secs => %(before)s)))
+    ORDER BY (p.ended_at IS NULL AND k.at IS NULL) DESC, p.kind, p.host, p.pid LIMIT %(shown)s
+"""
 
 
 _COLUMNS = ("run_id", "step__number", "step__tool", "number", "holder", "outcome", "ended_at")

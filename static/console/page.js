@@ -119,6 +119,8 @@ if (toggle) {
   });
 }
 
+const ARRIVES_MS = 700;
+
 function step(by) {
   const rows = [...document.querySelectorAll("table.runs tbody th a, a.ap")];
   const at = rows.indexOf(document.activeElement);
@@ -139,7 +141,8 @@ addEventListener("keydown", (event) => {
   const card = document.querySelector("#decide-form");
   if (event.key === "Enter" && (event.metaKey || event.ctrlKey) && card && !document.querySelector("dialog:modal")) {
     const confirm = card.querySelector("button.primary[type=submit]");
-    if (confirm && !event.repeat) { event.preventDefault(); card.requestSubmit(confirm); }
+    // Not at once: the second of two presses on the card before it must decide nothing on the one that has just come.
+    if (confirm && !event.repeat && performance.now() > ARRIVES_MS) { event.preventDefault(); card.requestSubmit(confirm); }
     return;
   }
   if (field || event.metaKey || event.ctrlKey || event.altKey || document.querySelector("dialog:modal") || readKeysOff()) return;

@@ -49,3 +49,5 @@ class Command(OperatorCommand):
             self.say(f"  acknowledged  run {ended.run} step {ended.step} {plain(ended.tool)}: {ended.outcome}")
         if not card.in_flight:
             self.say("  nothing is under way in its scope")
+        for each in card.participants:
+            self.say(f"  {each.state.replace('_', ' '):<13} {each.kind} {each.pid} on {plain(each.host)}")
