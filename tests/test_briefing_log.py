@@ -4,16 +4,20 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from django.db import transaction
 from pytest_django import DjangoAssertNumQueries
 
-from runs import clock
+from runs import clock, lifecycle, steps
 from runs.agents import Briefing, Json
+from runs.engine import builtin
 from runs.engine.briefing import Request, Shares, build, parts, request
+from runs.engine.reading import NotNow
 from runs.examples.model.usage import PromptCache, divide_prompt
 from runs.models import Run, Step
-from runs.states import StepKind
+from runs.states import StepKind, StepState
 from tests.briefing_runs import DESK, Scene, fill, known, start
 
 pytestmark = pytest.mark.django_db
@@ -233,3 +237,28 @@ def test_five_thousand_steps_and_three_hundred_facts_keep_to_their_shares() -> N
     scene.read("99999")
     now = stable(request(DESK, build(scene.run.pk)))
     assert common(before, now) >= 0.9 * len(before)
+
+
+def test_a_result_of_any_length_is_recalled_whole_in_parts_that_the_log_shows_unshortened() -> None:
+    scene = start()
+    scene.think()
+    whole: Json = {"rows": [f"<row {n}> \u20ac" for n in range(3_000)]}
+    step = scene.read("1001", result=whole)
+
+    def recall(offset: int) -> dict[str, Any]:
+        asked: dict[str, Json] = {"step": step.number, "search": None, "offset": offset}
+        with transaction.atomic():
+            run = lifecycle.lock(scene.run.pk)
+            recalled = steps.plan(run, steps.Asked(kind=StepKind.ACT, tool="recall", arguments=asked))
+            part: Any = builtin.execute(run, recalled, DESK)
+            steps.close(recalled, StepState.DONE, result=part)
+        return dict(part)
+
+    text, offset = "", 0
+    while offset >= 0:
+        part = recall(offset)
+        assert build(scene.run.pk).log[-1]["result"] == part
+        text, offset = text + part["result_text"], part.get("next_offset", -1)
+    assert json.loads(text) == whole
+    with pytest.raises(NotNow, match="nothing at"):
+        recall(10**9)

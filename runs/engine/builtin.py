@@ -1,5 +1,6 @@
 """The tools that every agent has. They change only Longwatch's own tables, inside the transaction that settles them."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from runs import approvals, clock, course, facts, lifecycle, operations, steps
 from runs.agents import Agent, Call, Effect, Json, Tool, digest, get_agent, tool
+from runs.engine.briefing_text import shorten, size
 from runs.engine.reading import NotNow, full_result, read_result
 from runs.journal import AGENT
 from runs.models import Fact, Run, Step, WorkItem
@@ -18,6 +20,8 @@ from runs.sanitise import clean_json
 from runs.states import RUN_FINAL, ApprovalKind, WaitingFor, WorkState
 
 MAX_RECALL = 20
+FOUND_BYTES = 500  # of each result that a search found
+PART_BYTES = 12_000  # of a recalled result; with what else the line says it stays below what the log shows in full
 
 
 class Close(BaseModel):
@@ -57,8 +61,11 @@ def plan(
 
 
 @tool(effect=Effect.INTERNAL)
-def recall(call: Call, step: int | None = None, search: str | None = None) -> None:
-    """Read any earlier step in full, or search all steps for a text."""
+def recall(
+    call: Call, step: int | None = None, search: str | None = None, offset: Annotated[int, Field(ge=0)] = 0
+) -> None:
+    """Read any earlier step in full, or search all steps for a text. A long result comes in parts, as text: go on at
+    `next_offset`."""
 
 
 @tool(effect=Effect.INTERNAL)
@@ -201,7 +208,7 @@ def _recall(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> Outcom
         found = Step.objects.filter(run=run, number=given["step"]).first()
         if found is None:
             raise NotNow(f"There is no step {given['step']}.")
-        return {**_brief(found), "result": full_result(found)}
+        return {**_brief(found), **_part_of(full_result(found), given.get("offset") or 0)}
     if not given.get("search"):
         raise NotNow("Give a step or a text to search for.")
     text = given["search"]
@@ -214,7 +221,22 @@ def _recall(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> Outcom
         )
         .order_by("-number")[:MAX_RECALL]
     )
-    return {"found": [_brief(hit) for hit in hits]}
+    return {"found": [{**_brief(hit), "result": shorten(hit.result, FOUND_BYTES)} for hit in hits]}
+
+
+def _part_of(result: Json, offset: int) -> dict[str, Json]:
+    """A result, whole where it fits into the log; else a part of its text, which the log shows unshortened."""
+    if offset == 0 and size(result) <= PART_BYTES:
+        return {"result": result}
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    if offset >= len(text):
+        raise NotNow(f"The result has {len(text)} characters; there is nothing at {offset}.")
+    length = PART_BYTES
+    while size(text[offset : offset + length]) > PART_BYTES:
+        length //= 2
+    end = offset + length
+    told: dict[str, Json] = {"result_text": text[offset:end], "offset": offset, "characters": len(text)}
+    return {**told, "result": None, **({"next_offset": end} if end < len(text) else {})}
 
 
 def _ask(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> Outcome:

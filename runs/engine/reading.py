@@ -70,6 +70,8 @@ def full_result(step: Step) -> Json:
     if step.artifact is not None and step.artifact.media_type == "application/json":
         whole: Json = json.loads(bytes(step.artifact.body))
         return whole
+    if step.artifact is not None and step.artifact.media_type.startswith("text/"):
+        return bytes(step.artifact.body).decode(errors="replace")
     result: Json = step.result
     return result
 
