@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -71,6 +72,7 @@ class Fleet:
         self._up: Leader | None = None
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._tokens: dict[str, str] = {}
+        self._asking = threading.Lock()
         self.kills: dict[Part, int] = {}
         try:
             self.start()
@@ -304,7 +306,7 @@ class Fleet:
             env=self._env | {"DATABASE_URL": self.database_url, "LONGWATCH_DATA": str(self.data)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
         assert done.returncode == 0, f"manage.py {' '.join(arguments)}: {done.stderr}"
@@ -337,11 +339,11 @@ class Fleet:
         return got[0]
 
     def _token(self, role: str) -> str:
-        if role not in self._tokens:
-            self._tokens[role] = json.loads(self.manage("createtoken", f"fleet {role}", "--role", role, "--json"))[
-                "token"
-            ]
-        return self._tokens[role]
+        with self._asking:  # several threads ask; one makes it
+            if role not in self._tokens:
+                made = self.manage("createtoken", f"fleet {role}", "--role", role, "--json")
+                self._tokens[role] = json.loads(made)["token"]
+            return self._tokens[role]
 
 
 def _find_free_port() -> int:
