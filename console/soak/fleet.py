@@ -33,7 +33,7 @@ from runs.board import Activity, Board, Role
 from runs.examples.shop.client import ShopClient, ShopRefused, ShopUnknown
 from runs.supervise import Leader, ProcessStat, read_processes, reap_leader, spawn_leader
 
-READY_WITHIN_S = 150.0
+READY_WITHIN_S = 300.0  # on a machine that does much else besides
 
 
 @dataclass(frozen=True, kw_only=True)
