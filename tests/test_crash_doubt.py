@@ -25,6 +25,7 @@ def test_the_card_shows_the_evidence_and_each_verdict_does_what_it_says_once(sta
     stage.approve(run)
     stage.until_reached(point, "kill")
     card = stage.until_card(run, "verdict")
+    stage.until(run, lambda: run.state == RunState.WAITING)  # its worker parks it after that
     assert stage.paid(order) == int(acted)
 
     # What was attempted, when, by which worker, what is known of its end.
