@@ -70,14 +70,17 @@ class Duty:
         """Do it if it is time; False when it failed."""
         if time.monotonic() < self._due_at:
             return True
-        self._due_at = time.monotonic() + self.every_s
+        began = time.monotonic()
         try:
             self.call()
         except Exception as error:
+            self._due_at = began + min(self.every_s, AGAIN_S)
             if self._well:
                 log.warning("%s: %s", self.what, str(error).strip() or type(error).__name__, exc_info=error)
             self._well = False
             connection.close()
             return False
+        # The call may have said when it is due again.
+        self._due_at = began + self.every_s
         self._well = True
         return True

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 MANAGE = Path(__file__).resolve().parent.parent / "manage.py"
 CLUSTER = "cluster"
 STEP_S = 0.5
-SWEEP_EVERY_S = 1.0
+TICK_S = 0.25
 SEEN_EVERY_S = 1.0
 TELL_EVERY_S = 1.0
 FLUSH_S = 3.0
@@ -101,10 +101,10 @@ def find_fault(seats: Sequence[Seat], *, now_ns: int, limits: Limits) -> Fault |
 
 @dataclass(kw_only=True)
 class ClusterWatch:
-    """Run one cluster until SIGTERM. `sweep` is called about every second, in a thread of its own."""
+    """Run one cluster until SIGTERM. `sweep` runs in a thread of its own, and says after how many seconds again."""
 
     workers: int
-    sweep: Callable[[], object]
+    sweep: Callable[[], float]
     limits: Limits
     _ident: uuid.UUID | None = None
     _board: Board = field(default_factory=Board.create)
@@ -229,13 +229,18 @@ class ClusterWatch:
 
     def _sweep(self) -> None:
         """Sweep, show that this cluster is here, and ask the database what its parts cannot show on the board."""
+
+        def sweep() -> None:
+            sweeping.every_s = self.sweep()
+
+        sweeping = Duty(what="The sweep failed", call=sweep)
         duties = [
-            Duty(what="The sweep failed", call=self.sweep, every_s=SWEEP_EVERY_S),
+            sweeping,
             Duty(what="The cluster cannot show that it is here", call=self._show_alive, every_s=SEEN_EVERY_S),
             Duty(what="Due runs cannot be looked for", call=self._look_for_due, every_s=self.limits.due / 3),
             Duty(what="Leases cannot be looked at", call=self._look_at_leases, every_s=1.0),
         ]
-        while not self._stopped.wait(SWEEP_EVERY_S / 2):
+        while not self._stopped.wait(TICK_S):
             for duty in duties:
                 duty.do_if_due()
         connection.close()

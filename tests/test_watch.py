@@ -87,7 +87,7 @@ def test_a_monitor_that_does_not_finish_is_to_blame() -> None:
 
 @pytest.fixture
 def watch() -> Iterator[ClusterWatch]:
-    watch = ClusterWatch(workers=1, sweep=lambda: None, limits=LIMITS)
+    watch = ClusterWatch(workers=1, sweep=lambda: 1.0, limits=LIMITS)
     yield watch
     watch._clerk.close(timeout_s=5)
     os.close(watch._board.fd)

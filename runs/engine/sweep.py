@@ -1,13 +1,14 @@
 """The sweep: what must happen on time whatever state a run is in, and needs no free worker.
 
-One statement finds what is due; each thing is then judged again under its run's lock, in a short transaction of its
-own. It runs in every gateway and every cluster; a try-lock lets one at a time through. The lock only spares work: who
-finds it taken for longer than any sweep lasts goes ahead, because its holder may be a process that was stopped (SIGSTOP).
+One statement finds what is due and when there may be something next; each thing is then judged again under its run's
+lock, in a short transaction of its own. It runs in every gateway and every cluster; a try-lock lets one at a time do
+what is due. The lock only spares work: who finds it taken for longer than any sweep lasts goes ahead, because its holder
+may be a process that was stopped (SIGSTOP).
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from django.conf import settings
 from django.db import DatabaseError, transaction
@@ -25,7 +26,15 @@ log = logging.getLogger(__name__)
 SWEEP_LOCK = 0x4C57_0002
 _MOST = 500
 _LONGEST_S = 3.0
+_BUSY_S = 1.0
+_IDLE_S = 5.0
+_LEAST_S = 0.1
+# A child whose end woke nobody was killed just then: it is among those that ended since the last look, and a while before.
+_OVERLAP_S = 60.0
+_EVER_S = 1e9
 
+# Besides what is due: in how many milliseconds the next moment comes that is known now. A lease that is taken after this
+# look ends no sooner than a lease after it, so who looks again before that is not late.
 _DUE = f"""
     WITH up AS (SELECT clock_timestamp() - pg_postmaster_start_time() > make_interval(secs => %(lease)s) AS long_enough)
     (SELECT 'attempt' AS duty, a.id FROM runs_attempt a, up
@@ -45,8 +54,9 @@ _DUE = f"""
     UNION ALL
     (SELECT 'decision', p.id FROM runs_approval p WHERE p.effective_at <= lw_now() LIMIT %(most)s)
     UNION ALL
-    (SELECT 'child', s.run_id FROM runs_step s JOIN runs_run c ON c.id = s.waiting_on::bigint
-      WHERE s.state = 'waiting' AND s.waiting_for = 'child' AND c.ended_at IS NOT NULL LIMIT %(most)s)
+    (SELECT 'child', s.run_id FROM runs_run c JOIN runs_step s ON s.run_id = c.parent_id
+      WHERE c.parent_id IS NOT NULL AND c.ended_at > lw_now() - make_interval(secs => %(unseen)s)
+        AND s.state = 'waiting' AND s.waiting_for = 'child' AND s.waiting_on = c.id::text LIMIT %(most)s)
     UNION ALL
     (SELECT 'key', k.id FROM runs_key k JOIN runs_step s ON s.id = k.step_id
       WHERE k.state = 'taken' AND s.ended_at IS NOT NULL
@@ -69,11 +79,46 @@ _DUE = f"""
     (SELECT 'threshold', b.run_id FROM runs_budget b WHERE b.notice_due LIMIT %(most)s)
     UNION ALL
     (SELECT 'allowance', w.id FROM runs_allowancewindow w WHERE w.notice_due LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'next', floor(1000 * extract(epoch FROM least(
+        (SELECT min(lease_until) FROM runs_attempt WHERE outcome = 'open') - clock_timestamp(),
+        (SELECT min(lease_until) FROM runs_run WHERE state = 'running') - clock_timestamp(),
+        (SELECT min(expires_at) FROM runs_run WHERE state IN ('queued', 'running', 'thinking', 'waiting')) - lw_now(),
+        (SELECT min(deadline_at) FROM runs_run WHERE state IN ('queued', 'running', 'thinking', 'waiting')) - lw_now(),
+        (SELECT min(expires_at) FROM runs_approval WHERE state IN ('pending', 'approved')) - lw_now(),
+        (SELECT min(effective_at) FROM runs_approval WHERE effective_at IS NOT NULL) - lw_now(),
+        CASE WHEN EXISTS (SELECT FROM runs_run WHERE state IN ('running', 'thinking'))
+             THEN make_interval(secs => {_BUSY_S}) ELSE make_interval(secs => {_IDLE_S}) END
+     )))::bigint)
 """
 
 
+def sweep() -> float:
+    """Do what is due; return after how many seconds to call this again. Safe to run anywhere, any number of times."""
+    due, next_s = _look()
+    if due:
+        _do(due)
+        return _BUSY_S
+    return max(min(next_s, settings.LEASE_S / 3), _LEAST_S)
+
+
 def sweep_once() -> int:
-    """Do what is due; how many things were. Safe to run anywhere, any number of times."""
+    """Do what is due; how many things were."""
+    due, _ = _look()
+    return _do(due) if due else 0
+
+
+def _look() -> tuple[list[tuple[str, int]], float]:
+    """What is due, and in how many seconds more may be."""
+    global _looked_at
+    now = time.monotonic()
+    unseen_s = _EVER_S if _looked_at is None else now - _looked_at + _OVERLAP_S
+    *due, (_, next_ms) = sql.fetch_all(_DUE, {"lease": settings.LEASE_S, "most": _MOST, "unseen": unseen_s})
+    _looked_at = now
+    return [(str(duty), int(ident)) for duty, ident in due], float(next_ms) / 1000
+
+
+def _do(due: Sequence[tuple[str, int]]) -> int:
     global _refused_since
     (mine,) = sql.fetch_row("SELECT pg_try_advisory_lock(%s)", [SWEEP_LOCK])
     if mine:
@@ -83,10 +128,9 @@ def sweep_once() -> int:
         if time.monotonic() - _refused_since < _LONGEST_S:
             return 0
     try:
-        due = sql.fetch_all(_DUE, {"lease": settings.LEASE_S, "most": _MOST})
         for duty, ident in due:
             try:
-                _DUTIES[duty](int(ident))
+                _DUTIES[duty](ident)
             except DatabaseError:
                 raise
             except Exception:
@@ -98,6 +142,7 @@ def sweep_once() -> int:
             sql.execute("SELECT pg_advisory_unlock(%s)", [SWEEP_LOCK])
 
 
+_looked_at: float | None = None
 _refused_since: float | None = None
 
 

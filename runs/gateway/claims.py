@@ -160,9 +160,12 @@ def look(gateway: uuid.UUID, *, renew: bool) -> Look:
     """Find what must be cut: its run ended, was paused, or switched off. renew: and renew every lease in one statement."""
     still_open: list[int] = []
     if renew:
-        still_open = steps.renew_attempts(gateway, lease_s=settings.LEASE_S)
-        processes.saw(gateway)
+        with transaction.atomic(durable=True):
+            still_open = steps.renew_attempts(gateway, lease_s=settings.LEASE_S)
+            processes.saw(gateway)
     switches.acknowledge(gateway)
+    if renew and not still_open:
+        return Look(open=frozenset(), cuts=[])
     cuts = [(int(attempt), str(why)) for attempt, why in sql.fetch_all(_CUTS, {"gateway": gateway, "tool": ""})]
     return Look(open=frozenset(still_open), cuts=cuts)
 

@@ -30,15 +30,16 @@ from runs.gateway.provider import COUNT_S, Answer, Credential, NoReply, Provider
 log = logging.getLogger(__name__)
 
 CAPACITY = 500
-POLL_S = 0.9
+POLL_LEAST_S = 0.9
+POLL_MOST_S = 5.0
 IDLE_S = 30.0
 CLAIMERS = 2
 THREADS = 4
-SWEEP_EVERY_S = 1.0
+SWEEP_AGAIN_S = 1.0  # after one that failed
 FLUSH_EVERY_S = 0.25
 OUTAGE_PAUSE_S = 0.3
 AVOID_S = 2.0
-SWEEP_FUNCTION = "runs.engine.sweep.sweep_once"
+SWEEP_FUNCTION = "runs.engine.sweep.sweep"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -100,7 +101,7 @@ class Gateway:
                     loops.create_task(self._sweep()),
                 ]
                 # One looks by itself; the others help when there is a hint, so that idling costs one query.
-                claimers = [loops.create_task(self._claim(IDLE_S if n else POLL_S)) for n in range(CLAIMERS)]
+                claimers = [loops.create_task(self._claim(looks=not n)) for n in range(CLAIMERS)]
                 await asyncio.wait(claimers)
                 await self._drain()
                 for task in background:
@@ -121,7 +122,9 @@ class Gateway:
 
     # Taking calls
 
-    async def _claim(self, poll_s: float) -> None:
+    async def _claim(self, *, looks: bool) -> None:
+        """Take calls when there is a hint; with `looks` also without one, less and less often while nothing happens."""
+        poll_s, hinted = POLL_LEAST_S, True
         while not self._stopping.is_set():
             self._due.clear()
             # Counted before it is taken, so that two claimers do not share one place.
@@ -133,12 +136,15 @@ class Gateway:
                     self._taking -= 1
                 if not found:
                     break
-            await _wait(self._due, poll_s)
+            # What was put aside, or was locked by another at the look, is due without a hint.
+            poll_s = POLL_LEAST_S if hinted or self._avoided else min(poll_s * 1.5, POLL_MOST_S)
+            hinted = await _wait(self._due, poll_s if looks else IDLE_S)
 
     async def _take_one(self) -> bool:
         """Take one call, or park one run; False when nothing is due, or the database cannot say."""
         now = time.monotonic()
-        avoid = [run for run, until in self._avoided.items() if until > now]
+        self._avoided = {run: until for run, until in self._avoided.items() if until > now}
+        avoid = list(self._avoided)
         try:
             taken = await self._work.run(lambda: claims.take_call(self._ident, self._credential, avoid=avoid))
         except Outage as error:
@@ -183,7 +189,6 @@ class Gateway:
         task.add_done_callback(self._tasks.discard)
 
     async def _put_aside(self, error: CannotTake) -> None:
-        self._avoided = {run: until for run, until in self._avoided.items() if until > time.monotonic()}
         self._avoided[error.run] = time.monotonic() + AVOID_S
         if error.passing:
             return  # a lock that took too long: the others first
@@ -346,16 +351,17 @@ class Gateway:
             try:
                 await self._sweeper.run(notify.flush)
                 if time.monotonic() >= sweep_at:
-                    sweep_at = time.monotonic() + SWEEP_EVERY_S
-                    await self._sweeper.run(self._sweep_once)
+                    sweep_at = time.monotonic() + SWEEP_AGAIN_S
+                    sweep_at = time.monotonic() + await self._sweeper.run(self._sweep_once)
                 well = True
             except Exception as error:
                 if well and not isinstance(error, Outage):
                     log.exception("The sweep failed")
                 well = False
 
-    def _sweep_once(self) -> None:
-        import_string(getattr(settings, "SWEEP_FUNCTION", SWEEP_FUNCTION))()
+    def _sweep_once(self) -> float:
+        again_s: float = import_string(getattr(settings, "SWEEP_FUNCTION", SWEEP_FUNCTION))()
+        return again_s
 
     # The end
 
@@ -392,9 +398,12 @@ class Gateway:
         self._reachable = False
 
 
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+async def _wait(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event; False when it did not come in time."""
+    try:
+        return await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
 
 
 def _connection_parameters() -> dict[str, Any]:

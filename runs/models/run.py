@@ -105,6 +105,9 @@ class Run(models.Model):
             models.Index(
                 name="run_undrained", fields=["ended_at"], condition=Q(state__in=RUN_FINAL, drained_at__isnull=True)
             ),
+            models.Index(
+                name="run_child_ended", fields=["ended_at"], condition=Q(parent__isnull=False, ended_at__isnull=False)
+            ),
             models.Index(name="run_held", fields=["held_since"], condition=Q(held_since__isnull=False)),
             models.Index(name="run_by_agent", fields=["agent", "-id"]),
             models.Index(name="run_by_state", fields=["state", "-id"]),

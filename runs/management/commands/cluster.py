@@ -8,7 +8,7 @@ from django.utils.module_loading import import_string
 
 from runs.watch import ClusterWatch, Limits
 
-SWEEP_FUNCTION = "runs.engine.sweep.sweep_once"
+SWEEP_FUNCTION = "runs.engine.sweep.sweep"
 
 
 class Command(BaseCommand):
@@ -32,8 +32,9 @@ class Command(BaseCommand):
         raise SystemExit(run_cluster(workers=workers, board_fd=board_fd, lifeline_fd=lifeline_fd))
 
 
-def _sweep() -> None:
-    import_string(getattr(settings, "SWEEP_FUNCTION", SWEEP_FUNCTION))()
+def _sweep() -> float:
+    again_s: float = import_string(getattr(settings, "SWEEP_FUNCTION", SWEEP_FUNCTION))()
+    return again_s
 
 
 def _read_count(text: str) -> int:

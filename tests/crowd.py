@@ -1,0 +1,107 @@
+"""A database with many runs in it, put there by SQL: for questions about what a statement touches, not about what it does."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from django.db import connection
+
+# What a column that must not be empty holds where nothing is said of it.
+_PLAIN = {
+    "uuid": "gen_random_uuid()",
+    "jsonb": "'{}'",
+    "boolean": "false",
+    "timestamp with time zone": "now()",
+    "text": "''",
+    "character varying": "''",
+}
+
+
+def fill(*, finished: int, waiting: int, due: int) -> None:
+    """Finished runs with a step, a try and a key each; waiting ones of every kind; and due ones, the last of them."""
+    with connection.cursor() as cursor:
+        # Only what is asked about has to be true of these rows; foreign keys and triggers would take most of the time.
+        cursor.execute("SET session_replication_role = replica")
+    _add_runs(1, finished, state="'succeeded'", ended_at="now()", drained_at="now()", due_at="NULL", expires_at=_WEEK)
+    _add_steps(1, finished, state="'done'", ended_at="now()", result="'{}'")
+    _insert(
+        "runs_attempt", 1, finished,
+        id="g", run_id="g", step_id="g", number="1", outcome="'done'", ended_at="now()", lease_until="now()", key_id="g",
+    )  # fmt: skip
+    _insert(
+        "runs_key", 1, finished, id="g", run_id="g", step_id="g", intent="g::text", state="'done'", closed_at="now()"
+    )
+    last = finished
+    for share, waits_for in ((4, "timer"), (4, "approval"), (4, "child"), (4, "lock")):
+        first, last = last + 1, last + waiting // share
+        _add_runs(
+            first, last,
+            state="'waiting'", waiting_for=f"'{waits_for}'", why="'it waits'", due_at=_DAY, expires_at=_WEEK,
+        )  # fmt: skip
+        _add_steps(
+            first, last,
+            state="'waiting'", waiting_for=f"'{waits_for}'", wait_note="'it waits'", wake_at=_DAY,
+            # Each waits for another one of the crowd, which has not ended.
+            waiting_on="(g + 1)::text" if waits_for == "child" else "''",
+        )  # fmt: skip
+        if waits_for == "approval":
+            _insert(
+                "runs_approval", first, last,
+                id="g", run_id="g", step_id="g", kind="'approval'", state="'pending'", expires_at=_DAY,
+                needed="1", on_expiry="'hold'",
+            )  # fmt: skip
+    first, last = last + 1, last + due
+    _add_runs(first, last, state="'queued'", due_at="now() - g * interval '1 ms'", expires_at=_WEEK)
+    _add_steps(first, last, state="'planned'")
+    with connection.cursor() as cursor:
+        cursor.execute("SET session_replication_role = DEFAULT")
+        for table in ("run", "step", "attempt", "key", "approval"):
+            cursor.execute(f"SELECT setval(pg_get_serial_sequence('runs_{table}', 'id'), {last})")
+        cursor.execute("VACUUM ANALYZE")
+
+
+def explain(statement: str, params: Any) -> dict[str, Any]:
+    """Run a statement and return the plan that it went by, with what it touched."""
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statement, params)
+        (found,) = cursor.fetchone() or ("",)
+    plan: dict[str, Any] = (json.loads(found) if isinstance(found, str) else found)[0]
+    return plan
+
+
+def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A node of a plan, and all below it."""
+    yield node
+    for child in node.get("Plans", []):
+        yield from walk(child)
+
+
+def count_pages(plan: dict[str, Any]) -> int:
+    top = plan["Plan"]
+    return int(top["Shared Hit Blocks"]) + int(top["Shared Read Blocks"])
+
+
+_DAY = "now() + interval '1 day' + g * interval '1 ms'"
+_WEEK = "now() + interval '7 days' + g * interval '1 ms'"
+
+
+def _add_runs(first: int, last: int, **columns: str) -> None:
+    _insert("runs_run", first, last, id="g", root_id="g", agent="'desk'", verified="'unclaimed'", **columns)
+
+
+def _add_steps(first: int, last: int, **columns: str) -> None:
+    _insert("runs_step", first, last, id="g", run_id="g", number="1", kind="'act'", tool="'look'", **columns)
+
+
+def _insert(table: str, first: int, last: int, **given: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s AND is_nullable = 'NO'"
+            " AND column_default IS NULL AND NOT column_name = ANY(%s)",
+            [table, list(given)],
+        )
+        values = {name: _PLAIN.get(kind, "0") for name, kind in cursor.fetchall()} | given
+        cursor.execute(
+            f"INSERT INTO {table} ({', '.join(values)}) SELECT {', '.join(values.values())}"
+            f" FROM generate_series({first}, {last}) AS g"
+        )
