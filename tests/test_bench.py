@@ -29,7 +29,7 @@ def run_bench(*arguments: str, env: Mapping[str, str]) -> dict[str, Any]:
         env=env,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -50,6 +50,44 @@ def test_latency_tells_the_gap_between_steps_and_the_start_of_a_run(house: Mappi
 
     assert 0 < found["p50_ms"] <= found["p99_ms"]
     assert 0 < found["start_p50_ms"] <= found["start_p99_ms"]
+
+
+def test_idle_counts_the_transactions_of_every_process_at_rest(house: Mapping[str, str]) -> None:
+    found = run_bench("idle", *TINY, "--inside", env=house)
+
+    assert found["parked"] == 3
+    assert found["tx_per_s"] >= 0
+    assert found["rss_mb"] > found["pss_mb"] > 0
+
+
+def test_wake_tells_how_long_an_answer_takes_to_move_its_run(house: Mapping[str, str]) -> None:
+    found = run_bench("wake", *TINY, "--inside", env=house)
+
+    assert 0 < found["p50_ms"] <= found["p99_ms"]
+
+
+def test_recovery_counts_the_effects_at_the_receiver(house: Mapping[str, str]) -> None:
+    found = run_bench("recovery", "--runs=1", "--steps=3", "--inside", env={**house, "LONGWATCH_LEASE_S": "2"})
+
+    assert found["effects"] == found["expected"] == 3
+    assert found["ran_twice"] == 1
+    assert found["recovery_s"] > 0
+    assert found["lease_s"] == 2.0
+
+
+def test_kill_looks_for_what_was_taken_after_a_stop(house: Mapping[str, str]) -> None:
+    found = run_bench("kill", "--runs=4", "--inside", env=house)
+
+    assert found["violations"] == 0
+    assert 0 < found["stream_cut_p50_ms"] <= found["stream_cut_p99_ms"]
+    assert 0 < found["drained_p50_ms"] <= found["drained_p99_ms"]
+
+
+def test_approve_measures_up_to_the_request_at_the_receiver(house: Mapping[str, str]) -> None:
+    found = run_bench("approve", *TINY, "--inside", env=house)
+
+    assert 0 < found["p50_ms"] <= found["p99_ms"]
+    assert found["effects"] == found["expected"] == found["requests"] == 3
 
 
 def test_a_benchmark_uses_a_database_of_its_own_and_leaves_nothing_behind(scratch_folder: Path) -> None:

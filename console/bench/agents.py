@@ -1,9 +1,11 @@
 """The agents that do the work of the benchmarks. They decide in plain Python: what is measured is the engine."""
 
+import http.client
+import json
 import time
 
 from console.bench.marks import mark
-from runs.agents import Agent, Ask, Briefing, Budget, Call, Effect, Json, days, tool
+from runs.agents import Agent, Ask, Briefing, Budget, Call, Effect, Json, Refused, always, days, tool
 
 UNLIMITED = Budget(unlimited="a benchmark on a throwaway database")
 TEXT = "x" * 225
@@ -23,7 +25,7 @@ def walk(briefing: Briefing) -> list[Ask]:
     done = sum(1 for line in briefing.log if line.get("tool") == look.name)
     wanted = int(briefing.inputs["steps"])
     if done >= wanted:
-        return [Ask(tool="finish", arguments={"outcome": "done", "evidence": []})]
+        return END
     upto = min(wanted, done + int(briefing.inputs["at_once"]))
     take_s = float(briefing.inputs.get("take_s", 0.0))
     return [Ask(tool=look.name, arguments={"number": number, "take_s": take_s}) for number in range(done, upto)]
@@ -34,6 +36,124 @@ walker = Agent(
     instructions="Looks as often as it is told to.",
     decide=walk,
     tools=[look],
+    budget=UNLIMITED,
+    max_age=days(1),
+)
+
+
+def park(briefing: Briefing) -> list[Ask]:
+    return [Ask(tool="wait_until", arguments={"seconds": days(0.9), "reason": "parked"})]
+
+
+parker = Agent(name="parker", instructions="Waits for most of a day.", decide=park, budget=UNLIMITED, max_age=days(1))
+
+
+@tool(effect=Effect.KEYED, identity=["number"], timeout=30, backoff=0.05)
+def act(call: Call, number: int, port: int, take_s: float = 0.0) -> Json:
+    """Send one request to the receiver, and take a while."""
+    return send(call, number, port, take_s)
+
+
+@tool(effect=Effect.KEYED, irreversible=True, identity=["number"], approval=always, timeout=30, backoff=0.05)
+def pay(call: Call, number: int, port: int) -> Json:
+    """Send one request to the receiver, with a person's approval."""
+    return send(call, number, port, 0.0)
+
+
+def send(call: Call, number: int, port: int, take_s: float) -> Json:
+    outside = http.client.HTTPConnection("127.0.0.1", port, timeout=10.0)
+    try:
+        body = json.dumps({"run": call.run, "number": number})
+        outside.request("POST", "/", body, {"Idempotency-Key": call.key})
+        outside.getresponse().read()
+    except ConnectionRefusedError as error:
+        raise Refused(str(error)) from error
+    finally:
+        outside.close()
+    time.sleep(take_s)
+    return {"sent": number}
+
+
+def do_acts(briefing: Briefing) -> list[Ask]:
+    """`steps` effects in one reply, then the end."""
+    if any(line.get("tool") == act.name for line in briefing.log):
+        return END
+    given = {"port": briefing.inputs["port"], "take_s": briefing.inputs["take_s"]}
+    return [Ask(tool=act.name, arguments={"number": n, **given}) for n in range(int(briefing.inputs["steps"]))]
+
+
+def ask_first(briefing: Briefing) -> list[Ask]:
+    """A question; when it is answered one look, then the end."""
+    told = [line.get("tool") for line in briefing.log]
+    if look.name in told:
+        return END
+    if "ask" in told:
+        return [Ask(tool=look.name, arguments={"number": 1})]
+    return [Ask(tool="ask", arguments={"question": "Go on?", "options": ["yes"]})]
+
+
+def pay_once(briefing: Briefing) -> list[Ask]:
+    if any(line.get("tool") == pay.name for line in briefing.log):
+        return END
+    return [Ask(tool=pay.name, arguments={"number": 1, "port": briefing.inputs["port"]}, because="a benchmark")]
+
+
+END = [Ask(tool="finish", arguments={"outcome": "done", "evidence": []})]
+
+actor = Agent(
+    name="actor",
+    instructions="Acts as often as it is told to.",
+    decide=do_acts,
+    tools=[act],
+    budget=UNLIMITED,
+    max_age=days(1),
+)
+asker = Agent(
+    name="asker",
+    instructions="Asks, then looks once.",
+    decide=ask_first,
+    tools=[look],
+    budget=UNLIMITED,
+    max_age=days(1),
+)
+payer = Agent(
+    name="payer",
+    instructions="Pays once.",
+    decide=pay_once,
+    tools=[pay],
+    budget=UNLIMITED,
+    max_age=days(1),
+)
+
+
+@tool(effect=Effect.READ, timeout=120)
+def linger(call: Call, for_s: float) -> Json:
+    """Take its time, and give up when a stop is requested."""
+    mark("lingers", call.run, call.step)
+    until = time.monotonic() + for_s
+    while time.monotonic() < until and not call.stop_requested():
+        time.sleep(0.02)
+    return {"stopped": call.stop_requested()}
+
+
+def linger_long(briefing: Briefing) -> list[Ask]:
+    return [Ask(tool=linger.name, arguments={"for_s": 100.0})]
+
+
+lingerer = Agent(
+    name="lingerer",
+    instructions="Lingers.",
+    decide=linger_long,
+    tools=[linger],
+    budget=UNLIMITED,
+    max_age=days(1),
+)
+dreamer = Agent(
+    name="dreamer",
+    model="claude-sonnet-5-5",
+    instructions="Thinks for long.\n"
+    'rehearsal: {"script": {"replies": [{"say": "' + "word " * 200 + '", "calls": [["linger", {"for_s": 0}]]}]}}',
+    tools=[linger],
     budget=UNLIMITED,
     max_age=days(1),
 )

@@ -3,14 +3,17 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import psycopg
 from django.conf import settings
@@ -24,7 +27,7 @@ from runs.states import ProcessKind
 from runs.supervise import Leader, reap_leader, spawn_leader
 
 MANAGE = settings.BASE_DIR / "manage.py"
-READY_WITHIN_S = 60.0
+READY_WITHIN_S = 120.0
 # How an operator's installation is set up, and who may call what, is nothing that a benchmark may use.
 _PREFIX = "longwatch-bench-"
 _KEPT = ("LONGWATCH_LEASE_S", "LONGWATCH_GRACE_S", "LONGWATCH_VENV")
@@ -70,6 +73,7 @@ class Stage:
     folder: Path = field(default_factory=lambda: Path(settings.DATA_DIR))
     server: EmbeddedServer = field(default_factory=lambda: EmbeddedServer(Path(settings.DATA_DIR)))
     _leaders: dict[str, Leader] = field(default_factory=dict)
+    _listeners: list[socket.socket] = field(default_factory=list)
 
     def address(self, database: str = EMBEDDED_NAME) -> str:
         place = {"NAME": database, "USER": EMBEDDED_USER, "PASSWORD": "", "HOST": self.server.host, "PORT": ""}
@@ -83,12 +87,49 @@ class Stage:
         """Start `manage.py cluster`, as `up` does."""
         self.start("cluster", [sys.executable, str(MANAGE), "cluster", f"--workers={self.workers}"])
 
-    def start(self, name: str, argv: Sequence[str], **environment: str) -> None:
+    def start_gateway(self, *, provider_url: str = "http://127.0.0.1:9") -> None:
+        """Start `manage.py modelgateway`; where no provider is named, with one that does not answer."""
+        argv = [sys.executable, str(MANAGE), "modelgateway"]
+        self.start("gateway", argv, env={"ANTHROPIC_API_KEY": "rehearsal", "ANTHROPIC_BASE_URL": provider_url})
+        wait_for("The gateway", lambda: self.read_pids(ProcessKind.GATEWAY), within_s=READY_WITHIN_S)
+
+    def start_model(self, *, pace_s: float) -> str:
+        """Start the rehearsal model, whose replies take that long; return its address."""
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        self.start("model", [sys.executable, "-m", "runs.examples.model", f"--port={port}", f"--pace={pace_s:g}"])
+
+        def listens() -> bool:
+            with socket.socket() as asking:
+                return asking.connect_ex(("127.0.0.1", port)) == 0
+
+        wait_for("The rehearsal model", listens, within_s=READY_WITHIN_S, every_s=0.1)
+        return f"http://127.0.0.1:{port}"
+
+    def start_web(self) -> int:
+        """Start the web server; return its port."""
+        listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        port: int = listener.getsockname()[1]
+        argv = [sys.executable, "-m", "console.serve", str(listener.fileno())]
+        self.start("web", argv, pass_fds=[listener.fileno()])
+        wait_for("The web server", lambda: _answers(port), within_s=READY_WITHIN_S, every_s=0.2)
+        self._listeners.append(listener)
+        return port
+
+    def start(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        pass_fds: Sequence[int] = (),
+        env: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Start a process in this installation; it ends with this one."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self._leaders[name] = spawn_leader(
                 argv,
-                env={**process_environment.variables, **environment, "LONGWATCH_PROCESS": _process_name(name)},
+                pass_fds=pass_fds,
+                env={**process_environment.variables, **env, "LONGWATCH_PROCESS": _process_name(name)},
                 cwd=settings.BASE_DIR,
                 # The cluster's watch ends what is below it in order.
                 on_parent_death=signal.SIGTERM,
@@ -115,6 +156,8 @@ class Stage:
                 leader.kill_group()
                 reap_leader(leader.pid)
         self._leaders.clear()
+        while self._listeners:
+            self._listeners.pop().close()
 
     def pids(self) -> list[int]:
         """Every process that was started here, and what those started."""
@@ -203,6 +246,14 @@ def wait_for[T](what: str, look: Callable[[], T | None], *, within_s: float, eve
             raise CannotMeasure(f"{what} did not come within {within_s:g} s.")
         time.sleep(every_s)
     return found
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/health/live", timeout=2.0) as answer:
+            return int(answer.status) == 200
+    except OSError:
+        return False
 
 
 def _process_name(name: str) -> str:

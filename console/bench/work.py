@@ -8,9 +8,11 @@ from django.db import connection
 from console.bench.house import wait_for
 from runs import operations
 from runs.agents import Json
+from runs.approvals import Said
 from runs.management.command import find_user
+from runs.models import Approval
 from runs.operations import Start
-from runs.states import RUN_FINAL, RunState
+from runs.states import RUN_FINAL, ApprovalState, RunState, Verdict
 
 
 class Starter:
@@ -47,5 +49,22 @@ def wait_until_ended(runs: list[int], *, within_s: float) -> float:
 
 def warm_up(starter: Starter, workers: int) -> None:
     """Have every worker of a cluster do something once, so that it and its tool process are there."""
-    wait_until_ended([starter.start(steps=4, at_once=4, take_s=0.3) for _ in range(workers)], within_s=60.0)
+    wait_until_ended([starter.start(steps=4, at_once=4, take_s=0.3) for _ in range(workers)], within_s=180.0)
     time.sleep(1.0)  # and let them become idle
+
+
+class Decider:
+    """Decides cards as the user of the command line: a click, without the page around it."""
+
+    def __init__(self) -> None:
+        self._user: User = find_user(None)
+
+    def wait_for_card(self, run: int) -> int:
+        def look() -> int | None:
+            card = Approval.objects.filter(run_id=run, state=ApprovalState.PENDING).first()
+            return card.pk if card else None
+
+        return wait_for("A card", look, within_s=120.0)
+
+    def decide(self, card: int, verdict: Verdict, *, answer: str = "") -> None:
+        operations.decide(card, Said(verdict=verdict, answer=answer), by=self._user)
