@@ -154,6 +154,10 @@ CHECKS: dict[str, Callable[[Scene], str]] = {
     "key_closed_has_time": lambda s: f"UPDATE runs_key SET state = 'done' WHERE id = {s.key.pk}",
     "approval_state_known": lambda s: f"UPDATE runs_approval SET state = 'odd', closed_at = lw_clock() WHERE id = {s.card.pk}",
     "approval_closed_has_time": lambda s: f"UPDATE runs_approval SET state = 'approved' WHERE id = {s.card.pk}",
+    "approval_held_is_pending": lambda s: f"UPDATE runs_approval SET effective_at = lw_clock() WHERE id = {s.decided.pk}",
+    "approval_needs_someone": lambda s: copy("runs_approval", s.card.pk, step_id="NULL", needed="0"),
+    "approval_on_expiry_known": lambda s: copy("runs_approval", s.card.pk, step_id="NULL", on_expiry="'odd'"),
+    "fact_extended_by_something": lambda s: f"UPDATE runs_fact SET extended_from_s = max_age_s WHERE id = {s.fact.pk}",
     "fact_ages": lambda s: f"UPDATE runs_fact SET max_age_s = 'NaN' WHERE id = {s.fact.pk}",
     "ledger_entry_has_attempt": lambda s: (
         "INSERT INTO runs_ledgerentry (budget_id, run_id, kind, usd, tokens, calls, effects, steps, estimated, model,"
@@ -285,6 +289,9 @@ TRIGGERS: dict[str, Case] = {
     "the values that a card showed are fixed": lambda s: (
         f"UPDATE runs_approval SET facts = '[]' WHERE id = {s.card.pk}", "facts of runs_approval"
     ),
+    "who decides a card is fixed": lambda s: (
+        f"UPDATE runs_approval SET needed = 2 WHERE id = {s.card.pk}", "needed of runs_approval"
+    ),
     "an approval in effect is not pending again": lambda s: (
         f"UPDATE runs_approval SET state = 'pending', closed_at = NULL WHERE id = {s.decided.pk}", "is closed"
     ),
@@ -359,7 +366,7 @@ def test_each_trigger_of_the_migration_has_its_case(scene: Scene) -> None:
     guarded = {"approval", "attempt", "key", "run", "step"}
     assert found == {(f"runs_{t}", "append_only") for t in append_only} | {
         (f"runs_{t}", name) for t in guarded for name in ("guard", "fixed")
-    } | {("runs_price", "fixed")}
+    } | {("runs_price", "fixed"), ("runs_approval", "fixed_who")}
 
 
 def test_a_settled_step_keeps_its_outcome_and_a_dropped_one_may_only_learn_its_own(scene: Scene) -> None:
