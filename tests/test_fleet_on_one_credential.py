@@ -24,8 +24,13 @@ RETRY_AFTER_S = 45.0
 
 def hand_over_due(desk: Desk) -> None:
     """What workers do with the runs whose moment has come."""
-    due = Run.objects.extra(where=["state IN ('queued', 'waiting') AND due_at <= lw_now()"]).order_by("due_at")
-    for run in due:
+    due = Run.objects.extra(
+        where=[
+            "state IN ('queued', 'waiting') AND due_at <= lw_now() AND NOT EXISTS (SELECT FROM runs_step s"
+            " WHERE s.run_id = runs_run.id AND s.kind = 'think' AND s.state = 'waiting' AND s.wake_at > lw_now())"
+        ]
+    )
+    for run in due.order_by("due_at"):
         desk.hand_over(run, wake=False)
 
 

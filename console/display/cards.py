@@ -429,11 +429,40 @@ def _notes(card: ApprovalCard) -> list[Argument]:
     """What the runtime wrote beside a card, except what is shown better elsewhere."""
     if not isinstance(card.evidence, dict):
         return [] if card.evidence is None else [Argument(name="evidence", value=show_value(card.evidence))]
+    if card.kind == ApprovalKind.BUDGET:
+        return [
+            Argument(name=told, value=show_value(card.evidence[name]), brief=write_brief(card.evidence[name]))
+            for name, told in _BUDGET_NOTES.items()
+            if card.evidence.get(name) is not None
+        ]
     return [
         Argument(name=name.replace("_", " "), value=show_value(value), brief=write_brief(value))
         for name, value in card.evidence.items()
         if name not in ("tries", "key") and value is not None
     ]
+
+
+# In the order in which a person weighs them.
+_BUDGET_NOTES: dict[str, str] = {
+    "model": "model without a price",
+    "run": "whose limit it is: run",
+    "dimension": "of what",
+    "limit": "limit",
+    "spent": "spent",
+    "reserved": "reserved for what is under way",
+    "left": "left",
+    "needed": "the next step takes at most",
+    "asked_above_percent": "asked about above, in percent of the limit",
+    "next_call_usd_at_most": "the next model call, USD at most",
+    "prompt_usd_if_cached": "its prompt, USD, if it goes on at once",
+    "prompt_usd_after_a_pause": "its prompt, USD, after a pause (cold cache)",
+    "usd_per_hour": "so far, USD per hour",
+    "usd_per_model_call": "so far, USD per model call",
+    "tokens_per_hour": "so far, tokens per hour",
+    "calls_per_hour": "so far, model calls per hour",
+    "effects_per_hour": "so far, effects per hour",
+    "steps_per_hour": "so far, steps per hour",
+}
 
 
 def _dimension(card: ApprovalCard) -> str:
