@@ -170,6 +170,10 @@ def _judge(row: _Row, step: int) -> float:
         "SELECT extract(epoch FROM at - lw_clock())::float8 FROM runs_providerturn WHERE limit_id = %s AND step_id = %s",
         [row.ident, step],
     )
+    if turn is not None and row.limited_s <= 0 and turn[0] < -max(row.gap_s, BURST_S):
+        # Another limit lasted longer than its turn. All that were missed at once would be a burst: it gets a new one.
+        sql.execute("DELETE FROM runs_providerturn WHERE limit_id = %s AND step_id = %s", [row.ident, step])
+        turn = None
     if turn is not None:
         at_s = max(float(turn[0]), row.limited_s)
     else:

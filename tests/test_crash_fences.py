@@ -73,9 +73,8 @@ def claim(worker: Worker) -> Hand:
 def take(worker: Worker) -> Held:
     """Claim the due run and take its call."""
     hand = claim(worker)
-    ready = advance._choose(hand)
-    assert isinstance(ready, list)
-    step = ready[0]
+    step = advance._choose(hand)
+    assert isinstance(step, Step)
     taken = act._take(hand, step.pk)
     assert taken is not None, Step.objects.get(pk=step.pk).wait_note
     return Held(hand=hand, taken=taken, step=step.pk)
@@ -155,11 +154,10 @@ def advance_to(engine: Engine, run: Run, tool: str) -> Run:
     """Let a run go on until its next due step is a call of this tool, and let it lie there."""
     for _ in range(50):
         hand = claim(engine.worker)
-        ready = advance._choose(hand)
-        assert isinstance(ready, list)
-        step = ready[0]
+        step = advance._choose(hand)
+        assert isinstance(step, Step)
         if step.tool != tool:
-            advance._work(hand, ready)
+            advance._work(hand, step)
         advance._let_others(hand)
         if step.tool == tool:
             return Run.objects.get(pk=run.pk)
@@ -441,12 +439,12 @@ def test_an_attempt_whose_taking_was_committed_unheard_runs_out_while_its_worker
 def test_a_verification_whose_run_was_lost_meanwhile_is_made_again(engine: Engine) -> None:
     run = engine.start(agent="verified")
     hand = claim(engine.worker)
-    first = advance._choose(hand)
-    assert isinstance(first, list)
-    advance._work(hand, first)
+    step = advance._choose(hand)
+    assert isinstance(step, Step)
+    advance._work(hand, step)
     finish = advance._choose(hand)
-    assert isinstance(finish, list)
-    assert finish[0].kind == StepKind.FINISH
+    assert isinstance(finish, Step)
+    assert finish.kind == StepKind.FINISH
     original = hand.tools.perform
 
     def lose_meanwhile(*args: Any, **more: Any) -> Any:
@@ -526,12 +524,11 @@ def test_a_look_up_whose_tool_is_gone_lets_its_call_say_so(engine: Engine) -> No
     for _ in range(50):
         engine.hasten(run)
         hand = claim(engine.worker)
-        ready = advance._choose(hand)
-        assert isinstance(ready, list)
-        look_up = ready[0]
+        look_up = advance._choose(hand)  # type: ignore[assignment]
+        assert isinstance(look_up, Step)
         if look_up.kind == StepKind.RECONCILE:
             break
-        advance._work(hand, ready)
+        advance._work(hand, look_up)
         advance._let_others(hand)
     assert isinstance(look_up, Step)
     assert look_up.kind == StepKind.RECONCILE

@@ -1,3 +1,0 @@
-DROP FUNCTION lw_read_on(
-    bigint, int, uuid, uuid, double precision, bigint, jsonb, bigint, text, double precision
-);
