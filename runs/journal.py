@@ -1,5 +1,6 @@
 """The journal: append-only, `seq` per run under its lock, and the writing transaction's id for readers' cursors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,3 +67,28 @@ def append(
         if not written:
             raise LookupError(f"there is no run {run} to journal {kind} of")
         notify.screen("runs", f"run.{run}")
+
+
+def append_all(kind: str, *, actor: Actor, run: int, entries: Sequence[tuple[int, object]]) -> None:
+    """Write entries of one kind about several steps of a locked run: (step, after) each, in this order."""
+    require_transaction()
+    written = sql.execute(
+        "WITH numbered AS (UPDATE runs_run SET journal_seq = journal_seq + %s WHERE id = %s RETURNING id, journal_seq)"
+        " INSERT INTO runs_journalentry (kind, actor, user_id, step_id, after, why, xid, at, run_id, seq)"
+        " SELECT %s, %s, %s::bigint, e.step, e.after, '', pg_current_xact_id()::text::bigint, lw_now(), n.id,"
+        " n.journal_seq - %s + e.place FROM numbered n,"
+        " unnest(%s::bigint[], %s::jsonb[]) WITH ORDINALITY AS e(step, after, place)",
+        [
+            len(entries),
+            run,
+            kind,
+            actor.name,
+            actor.user,
+            len(entries),
+            [step for step, _ in entries],
+            [sql.jsonb(after) for _, after in entries],
+        ],
+    )
+    if written != len(entries):
+        raise LookupError(f"there is no run {run} to journal {kind} of")
+    notify.screen("runs", f"run.{run}")

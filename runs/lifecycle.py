@@ -375,8 +375,11 @@ def resume(run: Run, *, reason: str, actor: Actor) -> None:
     unhold(run)
 
 
-def next_step_number(run: int) -> int:
-    return int(sql.fetch_row("UPDATE runs_run SET step_seq = step_seq + 1 WHERE id = %s RETURNING step_seq", [run])[0])
+def last_step_number(run: int, *, more: int) -> int:
+    """Count `more` steps of a locked run; the number of the last of them."""
+    return int(
+        sql.fetch_row("UPDATE runs_run SET step_seq = step_seq + %s WHERE id = %s RETURNING step_seq", [more, run])[0]
+    )
 
 
 def mark_thought(run: int) -> None:

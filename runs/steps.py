@@ -1,13 +1,14 @@
 """Writer of steps and attempts. An attempt is counted before the work, and closed by its own id whatever its run did."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from runs import lifecycle, processes, sql, switches
 from runs.agents import Json
 from runs.errors import WrongState
-from runs.journal import AGENT, RUNTIME, Actor, append, require_transaction
+from runs.journal import AGENT, RUNTIME, Actor, append, append_all, require_transaction
 from runs.models import Attempt, Run, Step
 from runs.sanitise import clean_json, clean_text
 from runs.states import (
@@ -42,41 +43,54 @@ class Asked:
 
 def plan(run: Run, asked: Asked, *, actor: Actor = AGENT) -> Step:
     """Append a planned step to a locked run."""
+    return plan_all(run, [asked], actor=actor)[0]
+
+
+def plan_all(run: Run, asked: Sequence[Asked], *, actor: Actor = AGENT) -> list[Step]:
+    """Append planned steps to a locked run, in this order, in one statement however many."""
     require_transaction()
-    number = lifecycle.next_step_number(run.pk)
-    arguments = sql.jsonb(asked.arguments or {})
-    ident = sql.fetch_row(
+    if not asked:
+        return []
+    last = lifecycle.last_step_number(run.pk, more=len(asked))
+    numbers = range(last - len(asked) + 1, last + 1)
+    rows = sql.fetch_all(
         "INSERT INTO runs_step (run_id, number, kind, state, reply_to_id, place, call_id, tool, contract, asked,"
         " arguments, because, rests_on, again, fact_id, subject_id, rounds, gate_reason, waiting_for, waiting_on,"
         " wait_note, and_then, tries, tries_granted, error, usd, created_at)"
-        " VALUES (%s, %s, %s, 'planned', %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, '', '', '', '', '', 0, 0,"
-        " '', 0, lw_clock()) RETURNING id",
+        " SELECT %s, number, kind, 'planned', reply_to, place, call_id, tool, contract, arguments, arguments, because,"
+        " rests_on, again, fact, subject, 0, '', '', '', '', '', 0, 0, '', 0, lw_now()"
+        " FROM unnest(%s::int[], %s::text[], %s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::jsonb[],"
+        " %s::text[], %s::jsonb[], %s::text[], %s::bigint[], %s::bigint[])"
+        " AS asked(number, kind, reply_to, place, call_id, tool, contract, arguments, because, rests_on, again, fact,"
+        " subject) ORDER BY number RETURNING id",
         [
             run.pk,
-            number,
-            asked.kind,
-            asked.reply_to,
-            asked.place,
-            clean_text(asked.call_id),
-            clean_text(asked.tool),
-            asked.contract,
-            arguments,
-            arguments,
-            clean_text(asked.because),
-            sql.jsonb(list(asked.rests_on)),
-            clean_text(asked.again),
-            asked.fact,
-            asked.subject,
+            list(numbers),
+            [str(a.kind) for a in asked],
+            [a.reply_to for a in asked],
+            [a.place for a in asked],
+            [clean_text(a.call_id) for a in asked],
+            [clean_text(a.tool) for a in asked],
+            [a.contract for a in asked],
+            [sql.jsonb(a.arguments or {}) for a in asked],
+            [clean_text(a.because) for a in asked],
+            [sql.jsonb(list(a.rests_on)) for a in asked],
+            [clean_text(a.again) for a in asked],
+            [a.fact for a in asked],
+            [a.subject for a in asked],
         ],
-    )[0]
-    append(
+    )
+    idents = [row[0] for row in rows]
+    append_all(
         "step.planned",
         actor=actor,
         run=run.pk,
-        step=ident,
-        after={"number": number, "kind": asked.kind, "tool": asked.tool},
+        entries=[
+            (ident, {"number": number, "kind": a.kind, "tool": a.tool})
+            for ident, number, a in zip(idents, numbers, asked, strict=True)
+        ],
     )
-    return Step.objects.get(pk=ident)
+    return list(Step.objects.filter(pk__in=idents).order_by("number"))
 
 
 def lock(step: int) -> Step:

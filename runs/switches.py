@@ -54,7 +54,7 @@ def acknowledge(process: uuid.UUID) -> None:
     """
     sql.execute(
         "INSERT INTO runs_switchack (switch_id, process_id, at) SELECT s.id, %(process)s, lw_clock() FROM runs_switch s"
-        " WHERE s.released_at IS NULL"
+        " WHERE s.released_at IS NULL AND EXISTS (SELECT FROM runs_process p WHERE p.id = %(process)s)"
         " AND NOT EXISTS (SELECT FROM runs_switchack k WHERE k.switch_id = s.id AND k.process_id = %(process)s)"
         " AND NOT EXISTS (SELECT FROM runs_attempt a JOIN runs_run r ON r.id = a.run_id JOIN runs_step st"
         f" ON st.id = a.step_id WHERE a.holder = %(process)s AND a.outcome = 'open' AND {_REACHES})"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -75,9 +76,10 @@ def _remove_leftovers() -> None:
     """End the servers of sessions that were killed: nobody holds their lock any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         server = EmbeddedServer(folder)
-        # A folder without the file is one that another session is making right now.
-        if folder.stat().st_uid == os.geteuid() and (folder / "pg.users").exists() and not server.is_used():
-            server.destroy()
+        with suppress(FileNotFoundError):  # another session is removing it right now
+            # A folder without the file is one that another session is making right now.
+            if folder.stat().st_uid == os.geteuid() and (folder / "pg.users").exists() and not server.is_used():
+                server.destroy()
 
 
 @pytest.fixture

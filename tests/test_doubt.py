@@ -119,12 +119,13 @@ def advance_past_look_up(engine: Engine, run: Run) -> bool:
     """Work on what is due, up to the moment before the call would be made again."""
     engine.hasten(run)
     hand = claim(engine.worker)
-    step = advance._choose(hand)
+    ready = advance._choose(hand)
     key = Key.objects.get(run=run)
-    again = isinstance(step, Step) and step.kind == StepKind.ACT and not steps.judge_past(key=key.pk).may_have_acted
-    if isinstance(step, Step):
+    again = False
+    if isinstance(ready, list):
+        again = ready[0].kind == StepKind.ACT and not steps.judge_past(key=key.pk).may_have_acted
         if not again:
-            advance._work(hand, step)
+            advance._work(hand, ready)
         advance._let_others(hand)
     return again
 

@@ -28,6 +28,7 @@ __all__ = ["engine", "shop_process", "workers"]
 # Where an agent's own code is asked to run: (module, function).
 PERFORMS = {
     ("engine/act.py", "advance_act"),  # behind the gate: `_take` gives what is performed
+    ("engine/orphans.py", "look_up_one"),  # looks up at the receiver what an ended run did: a reconcile function only
     ("engine/harmless.py", "perform"),  # checks, look-ups, verifications, decisions: no effect, no gate
 }
 # Who calls the one function that takes a call, or `harmless.perform` with which function of the agent.
@@ -36,6 +37,7 @@ HARMLESS = {
     ("engine/check.py", "RECONCILE"),
     ("engine/finish.py", "VERIFY"),
     ("engine/decide.py", "DECIDE"),
+    ("engine/orphans.py", "RECONCILE"),
 }
 # Where a step becomes workable again, and so comes to its gate once more.
 WAKES = {
@@ -44,11 +46,12 @@ WAKES = {
     "engine/check.py",  # the check itself
     "engine/doubt.py",
     "engine/finish.py",  # the finish itself
+    "engine/renewing.py",  # a refused credential is renewed: the call is taken anew, through its gate
     "engine/settle.py",
     "engine/think.py",
 }
 # Where an attempt is opened: nothing runs without one.
-OPENS = {"engine/act.py", "engine/harmless.py", "gateway/claims.py"}
+OPENS = {"engine/act.py", "engine/harmless.py", "engine/orphans.py", "gateway/claims.py"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -74,14 +77,14 @@ def functions_that_call(tree: ast.Module, test: Callable[[ast.Call], bool]) -> I
 
 
 def is_tool_host_perform(node: ast.Call) -> bool:
-    """`….tools.perform(…)`: work for a tool process."""
+    """`….tools.perform(…)` or `tools.perform(…)`: work for a tool process."""
     func = node.func
-    return (
-        isinstance(func, ast.Attribute)
-        and func.attr == "perform"
-        and isinstance(func.value, ast.Attribute)
-        and func.value.attr == "tools"
-    )
+    if not isinstance(func, ast.Attribute) or func.attr != "perform":
+        return False
+    match func.value:
+        case ast.Attribute(attr="tools") | ast.Name(id="tools"):
+            return True
+    return False
 
 
 def test_only_these_places_give_work_to_a_tool_process() -> None:

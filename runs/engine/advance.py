@@ -7,7 +7,7 @@ from django.db import InterfaceError, OperationalError, transaction
 
 from runs import allowances, course, lifecycle, operations, sql, steps, switches
 from runs.agents import get_agent
-from runs.engine import act, check, decide, finish, freshen, progress, think
+from runs.engine import act, check, decide, finish, freshen, progress, reads, think
 from runs.engine.hand import Hand
 from runs.engine.toolhost import CannotStart
 from runs.engine.waits import ask_about_failure, wait_for_contract, wait_for_place
@@ -31,17 +31,18 @@ def advance(hand: Hand) -> None:
     """Advance a claimed run. A run that someone else holds by now is let go without a change."""
     try:
         while True:
-            step = _choose(hand)
-            if step is Next.OVERDUE:
+            ready = _choose(hand)
+            if ready is Next.OVERDUE:
                 expire(hand.claim.run)
                 return
-            if step is Next.UNFINISHED:
+            if ready is Next.UNFINISHED:
                 _end_unfinished(hand)
                 return
-            if isinstance(step, Next):
+            if isinstance(ready, Next):
                 return
+            step = ready[0]
             try:
-                _work(hand, step)
+                _work(hand, ready)
             except _PASSING:
                 raise
             except Exception as error:
@@ -55,8 +56,8 @@ def advance(hand: Hand) -> None:
         log.info("%s", lost.message)
 
 
-def _choose(hand: Hand) -> Step | Next:
-    """Guard, then choose what to do now; or park the run, in the transaction that read that nothing can be done."""
+def _choose(hand: Hand) -> list[Step] | Next:
+    """Guard, then choose what can be done now, in order; or park the run, in the transaction that found nothing."""
     with transaction.atomic(durable=True):
         switches.lock_shared()
         run = lifecycle.lock_held(hand.claim)
@@ -92,17 +93,16 @@ def _choose(hand: Hand) -> Step | Next:
                 course.rest(run, holding=True)
                 return Next.PARKED
             opened = think.open_step(run)
-            return opened if agent.decide is not None else Next.PARKED
+            return [opened] if agent.decide is not None else Next.PARKED
         ready = course.workable(open_steps)
         if not ready:
             course.rest(run, holding=True)
             return Next.PARKED
-        step = ready[0]
-        if step.kind == StepKind.THINK and agent.decide is None:
+        if ready[0].kind == StepKind.THINK and agent.decide is None:
             # It waited for a budget, a provider or its next try: the gateway has it again.
             lifecycle.move(run, RunState.THINKING)
             return Next.PARKED
-        return step
+        return ready
 
 
 def _end_unfinished(hand: Hand) -> None:
@@ -118,10 +118,14 @@ def _end_unfinished(hand: Hand) -> None:
         operations.wake_waiters_of_ended(ended.pk)
 
 
-def _work(hand: Hand, step: Step) -> None:
+def _work(hand: Hand, ready: list[Step]) -> None:
+    step = ready[0]
     match step.kind:
         case StepKind.ACT:
-            act.advance_act(hand, step.pk)
+            agent = get_agent(step.run.agent)
+            plain = reads.leading(agent, ready)
+            if not plain or not reads.advance_reads(hand, agent, plain):
+                act.advance_act(hand, step.pk)
         case StepKind.CHECK | StepKind.RECONCILE:
             check.advance_check(hand, step.pk)
         case StepKind.FINISH:

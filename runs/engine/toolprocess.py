@@ -133,8 +133,8 @@ def _perform(perform: Perform, pipe: Connection, deadline: Deadline) -> Report:
         return report
     finally:
         deadline.disarm()
-        if not connection.is_usable():
-            connection.close()
+        # Asks the server only after an error of this connection.
+        connection.close_if_unusable_or_obsolete()
 
 
 def _last_look(attempt: int) -> bool:

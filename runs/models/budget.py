@@ -87,7 +87,7 @@ class LedgerEntry(models.Model):
     """
 
     budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="entries")
-    run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="ledger")  # whose step it was
+    run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="ledger", db_index=False)  # whose step it was
     attempt = models.ForeignKey("Attempt", null=True, on_delete=models.CASCADE, related_name="entries")
     kind = models.CharField(max_length=8, choices=EntryKind)
     usd = _amount(default=0)

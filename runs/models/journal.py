@@ -10,13 +10,16 @@ class JournalEntry(models.Model):
     below the oldest transaction still running, so that nothing which commits late is skipped.
     """
 
-    run = models.ForeignKey("Run", null=True, on_delete=models.CASCADE, related_name="journal")
+    run = models.ForeignKey("Run", null=True, on_delete=models.CASCADE, related_name="journal", db_index=False)
     seq = models.PositiveBigIntegerField(null=True)
     xid = models.BigIntegerField()
     kind = models.CharField(max_length=60)
     actor = models.CharField(max_length=200)  # person:NAME, agent, runtime
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
-    step = models.ForeignKey("Step", null=True, on_delete=models.SET_NULL, related_name="+")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    # An entry stays as it was written when its step goes, and is not looked up again at each write.
+    step = models.ForeignKey("Step", null=True, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False)
     before = models.JSONField(null=True)
     after = models.JSONField(null=True)
     why = models.TextField(blank=True, default="")
@@ -30,6 +33,8 @@ class JournalEntry(models.Model):
         indexes = [
             models.Index(name="journal_by_kind", fields=["kind", "-id"]),
             models.Index(name="journal_since", fields=["xid"]),
+            # Most entries are the runtime's.
+            models.Index(name="journal_by_user", fields=["user", "-id"], condition=Q(user__isnull=False)),
         ]
 
     def __str__(self) -> str:

@@ -7,12 +7,12 @@ from runs.states import STEP_FINAL, STEP_OPEN, AttemptOutcome, StepKind, StepSta
 class Step(models.Model):
     """One checkpointed unit of a run. Written by `runs.steps` alone. `number` counts from 1 within its run."""
 
-    run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="steps")
+    run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="steps", db_index=False)
     number = models.PositiveIntegerField()
     kind = models.CharField(max_length=10, choices=StepKind)
     state = models.CharField(max_length=10, choices=StepState, default=StepState.PLANNED)
     # The reply that asked for this step, the place in it, and the model's own id of the call.
-    reply_to = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="planned")
+    reply_to = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="planned", db_index=False)
     place = models.PositiveSmallIntegerField(default=0)
     call_id = models.CharField(max_length=100, blank=True, default="")
     tool = models.CharField(max_length=100, blank=True, default="")
@@ -22,8 +22,12 @@ class Step(models.Model):
     because = models.TextField(blank=True, default="")
     rests_on = models.JSONField(default=list)  # fact names: the tool's own, then the model's
     again = models.TextField(blank=True, default="")
-    fact = models.ForeignKey("Fact", null=True, on_delete=models.CASCADE, related_name="+")  # kind check
-    subject = models.ForeignKey("Key", null=True, on_delete=models.CASCADE, related_name="+")  # kind reconcile
+    fact = models.ForeignKey(
+        "Fact", null=True, on_delete=models.CASCADE, related_name="+", db_index=False
+    )  # kind check
+    subject = models.ForeignKey(
+        "Key", null=True, on_delete=models.CASCADE, related_name="+", db_index=False
+    )  # kind reconcile
     rounds = models.PositiveSmallIntegerField(default=0)  # how often its facts were freshened
 
     # Decided once, stored, never recomputed on resume: null until the gate was asked.
@@ -39,9 +43,9 @@ class Step(models.Model):
     tries = models.PositiveIntegerField(default=0)
     tries_granted = models.PositiveIntegerField(default=0)  # what people allowed beyond the tool's own attempts
     result = models.JSONField(null=True)
-    artifact = models.ForeignKey("Artifact", null=True, on_delete=models.PROTECT, related_name="+")
+    artifact = models.ForeignKey("Artifact", null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     error = models.TextField(blank=True, default="")
-    replay_of = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="+")
+    replay_of = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     usd = models.DecimalField(max_digits=20, decimal_places=10, default=0)
     created_at = models.DateTimeField()
     began_at = models.DateTimeField(null=True)
@@ -73,6 +77,12 @@ class Step(models.Model):
         indexes = [
             models.Index(name="step_open", fields=["run", "number"], condition=Q(state__in=STEP_OPEN)),
             models.Index(name="step_by_wait", fields=["waiting_for", "run"], condition=Q(state=StepState.WAITING)),
+            # Few steps have these: an index over all would be written at every move of every step.
+            models.Index(name="step_by_reply_to", fields=["reply_to"], condition=Q(reply_to__isnull=False)),
+            models.Index(name="step_by_fact", fields=["fact"], condition=Q(fact__isnull=False)),
+            models.Index(name="step_by_subject", fields=["subject"], condition=Q(subject__isnull=False)),
+            models.Index(name="step_by_artifact", fields=["artifact"], condition=Q(artifact__isnull=False)),
+            models.Index(name="step_by_replay_of", fields=["replay_of"], condition=Q(replay_of__isnull=False)),
         ]
 
     def __str__(self) -> str:
@@ -86,14 +96,16 @@ class Attempt(models.Model):
     statement that judges it, before a byte is sent: an attempt without it has certainly sent nothing.
     """
 
-    step = models.ForeignKey(Step, on_delete=models.CASCADE, related_name="attempts")
+    step = models.ForeignKey(Step, on_delete=models.CASCADE, related_name="attempts", db_index=False)
     run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()
     epoch = models.PositiveIntegerField()
     holder = models.UUIDField()  # the process that renews its lease: a worker, or a gateway
     performer = models.UUIDField()  # the process that can send: a tool process, or the gateway itself
-    key = models.ForeignKey("Key", null=True, on_delete=models.PROTECT, related_name="attempts")
-    approval = models.ForeignKey("Approval", null=True, on_delete=models.PROTECT, related_name="attempts")
+    key = models.ForeignKey("Key", null=True, on_delete=models.PROTECT, related_name="attempts", db_index=False)
+    approval = models.ForeignKey(
+        "Approval", null=True, on_delete=models.PROTECT, related_name="attempts", db_index=False
+    )
     outcome = models.CharField(max_length=10, choices=AttemptOutcome, default=AttemptOutcome.OPEN)
     taken_at = models.DateTimeField()
     lease_until = models.DateTimeField()
@@ -129,6 +141,8 @@ class Attempt(models.Model):
         indexes = [
             models.Index(name="attempt_leases", fields=["lease_until"], condition=Q(outcome=AttemptOutcome.OPEN)),
             models.Index(name="attempt_open_by_run", fields=["run"], condition=Q(outcome=AttemptOutcome.OPEN)),
+            models.Index(name="attempt_by_key", fields=["key"], condition=Q(key__isnull=False)),
+            models.Index(name="attempt_by_approval", fields=["approval"], condition=Q(approval__isnull=False)),
         ]
 
     def __str__(self) -> str:

@@ -46,13 +46,14 @@ def test_by_keys_alone_from_the_link_of_a_notification_to_an_edited_approval(
 ) -> None:
     asking = situations.ask_approval(situations.start(ada))
     page = browsing.open(f"/approvals/{asking.card.pk}", phone=phone)
-    expect(page).to_have_url(re.compile(r"/sign-in\?next=/approvals/\d+$"))
+    expect(page).to_have_url(re.compile(r"/sign-in\?next=/approvals/\d+$"), timeout=30_000)
     tab_to(page, "[name=username]")
     page.keyboard.type("ben")
     tab_to(page, "[name=password]")
     page.keyboard.type(PASSWORD)
     page.keyboard.press("Enter")
-    expect(page.locator("article h2")).to_have_text("Refund 420.00 of order 1001")
+    # Checking a password takes its time, by design.
+    expect(page.locator("article h2")).to_have_text("Refund 420.00 of order 1001", timeout=30_000)
     tab_to(page, "main button[commandfor=edit-dialog]")
     page.keyboard.press("Enter")
     expect(page.locator("#edit-dialog")).to_be_visible()
@@ -60,7 +61,7 @@ def test_by_keys_alone_from_the_link_of_a_notification_to_an_edited_approval(
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.type("150")
     page.keyboard.press("ControlOrMeta+Enter")
-    expect(page.locator("main")).to_contain_text("Approved with changes")
+    expect(page.locator("main")).to_contain_text("Approved with changes", timeout=30_000)
     card = Approval.objects.get(pk=asking.card.pk)
     assert (card.state, (card.arguments or {})["amount"]) == ("approved", "150.00")
     assert Decision.objects.get().by.get_username() == "ben"

@@ -1,0 +1,283 @@
+"""Plain reads in one statement each: the same record as the general path leaves, and a no wherever something stands
+against the next one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+
+from runs import operations, sql
+from runs.agents import get_agent
+from runs.allowances import Terms
+from runs.engine import reads
+from runs.engine.sweep import sweep_once
+from runs.engine.toolhost import Outcome
+from runs.models import Attempt, JournalEntry, LedgerEntry, Run, Step
+from runs.states import AttemptOutcome, RunState, StepKind, StepState, WaitingFor
+from tests.engine_tools import Engine, call, engine, shop_process, workers
+from tests.waiting import wait_until
+
+__all__ = ["engine", "shop_process", "workers"]
+pytestmark = pytest.mark.usefixtures("transactional_db")
+
+
+def start(engine: Engine, order: str, *, count: int = 4) -> Run:
+    return engine.start([call("read_order", order=order) for _ in range(count)])
+
+
+def counted(run: Run) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for state in Step.objects.filter(run=run, tool="read_order").values_list("state", flat=True):
+        found[state] = found.get(state, 0) + 1
+    return found
+
+
+@pytest.fixture
+def after_call(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], object]], None]:
+    """Do something when the n-th read has returned and is not settled yet."""
+
+    def arrange(nth: int, act: Callable[[], object]) -> None:
+        perform, seen = engine.worker.tools.perform, [0]
+
+        def performing(asked: Any, **kwargs: Any) -> Outcome:
+            outcome = perform(asked, **kwargs)
+            seen[0] += asked.tool == "read_order"
+            if seen[0] == nth and asked.tool == "read_order":
+                act()
+            return outcome
+
+        monkeypatch.setattr(engine.worker.tools, "perform", performing)
+
+    return arrange
+
+
+def test_a_read_leaves_the_same_record_as_on_the_general_path(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = engine.order()
+
+    def begin() -> Run:
+        run = start(engine, order)
+        # Of eight steps it takes six: half of them are a threshold that is told.
+        operations.set_budget(run.pk, {"steps": 8}, reason="few", by=engine.person)
+        return run
+
+    quick = engine.go(begin())
+    with monkeypatch.context() as patch:
+        patch.setattr(reads, "leading", lambda agent, ready: [])
+        general = engine.go(begin())
+    assert quick.state == general.state == RunState.SUCCEEDED
+    assert record(quick) == record(general)
+    assert quick.budget.notice_due or quick.budget.told_percent
+    assert [row["result"] is not None for row in record(quick)["steps"] if row["tool"] == "read_order"] == [True] * 4
+
+
+def test_the_quick_path_was_taken(engine: Engine) -> None:
+    run = engine.go(start(engine, engine.order()))
+    kinds = list(JournalEntry.objects.filter(run=run, step__tool="read_order").values_list("kind", flat=True))
+    assert kinds.count("step.taken") == kinds.count("step.done") == 4
+    assert "attempt.done" not in kinds
+    numbers = list(JournalEntry.objects.filter(run=run).order_by("seq").values_list("seq", flat=True))
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_stop_lets_the_read_in_hand_be_recorded_and_takes_no_other(
+    engine: Engine, after_call: Callable[[int, Callable[[], object]], None]
+) -> None:
+    run = start(engine, engine.order())
+    after_call(2, lambda: operations.stop_run(run.pk, reason="enough", by=engine.person))
+    engine.go(run)
+    assert run.state == RunState.STOPPED
+    assert run.drained_at is not None
+    assert counted(run) == {StepState.DONE: 2, StepState.VOID: 2}
+    assert Attempt.objects.filter(run=run, step__tool="read_order").count() == 2
+    assert run.budget.steps_reserved == 0
+
+
+def test_a_pause_takes_no_other_and_a_resume_does_none_twice(
+    engine: Engine, after_call: Callable[[int, Callable[[], object]], None]
+) -> None:
+    run = start(engine, engine.order())
+    after_call(2, lambda: operations.pause_run(run.pk, reason="wait", by=engine.person))
+    engine.go(run)
+    assert counted(run) == {StepState.DONE: 2, StepState.PLANNED: 2}
+    assert run.held_by == "paused: wait"
+    operations.resume_run(run.pk, reason="on", by=engine.person)
+    engine.go(run)
+    assert run.state == RunState.SUCCEEDED
+    assert Attempt.objects.filter(run=run, step__tool="read_order").count() == 4
+
+
+@pytest.mark.parametrize("scope", ["all", "agent:scripted", "tool:read_order", "run"])
+def test_a_switch_takes_no_other_and_its_release_lets_them_go_on(
+    engine: Engine, after_call: Callable[[int, Callable[[], object]], None], scope: str
+) -> None:
+    run = start(engine, engine.order())
+    scope = f"run:{run.pk}" if scope == "run" else scope
+    engaged: list[int] = []
+    after_call(1, lambda: engaged.append(operations.engage_switch(scope, reason="hold", by=engine.person).pk))
+    engine.go(run)
+    assert counted(run).get(StepState.DONE) == 1
+    assert Attempt.objects.filter(run=run, step__tool="read_order").count() == 1
+    operations.release_switch(engaged[0], reason="go", by=engine.person)
+    engine.until_rest(run, sweeps=2)
+    assert run.state == RunState.SUCCEEDED
+    assert Attempt.objects.filter(run=run, step__tool="read_order").count() == 4
+
+
+def test_a_switch_elsewhere_holds_nothing_here(
+    engine: Engine, after_call: Callable[[int, Callable[[], object]], None]
+) -> None:
+    run = start(engine, engine.order())
+    after_call(1, lambda: operations.engage_switch("tool:pay_once", reason="hold", by=engine.person))
+    engine.go(run)
+    assert run.state == RunState.SUCCEEDED
+
+
+def test_a_budget_for_two_more_steps_lets_two_be_done_and_asks(engine: Engine) -> None:
+    run = start(engine, engine.order())
+    operations.set_budget(run.pk, {"steps": 3}, reason="small", by=engine.person)  # the first thought is one
+    engine.go(run)
+    assert (run.state, run.waiting_for) == (RunState.WAITING, WaitingFor.BUDGET)
+    assert counted(run) == {StepState.DONE: 2, StepState.WAITING: 2}
+    operations.set_budget(run.pk, {"steps": 50}, reason="more", by=engine.person)
+    engine.until_rest(run)
+    assert run.state == RunState.SUCCEEDED
+
+
+def test_an_allowance_of_steps_is_kept_by_the_general_path(engine: Engine) -> None:
+    terms = Terms(scope="all", dimension="steps", period="day", zone="UTC", hard=Decimal(3))
+    operations.create_allowance(terms, reason="few", by=engine.person)
+    run = engine.go(start(engine, engine.order()))
+    assert run.state == RunState.WAITING
+    assert counted(run)[StepState.DONE] == 2
+
+
+def test_whoever_took_the_run_over_is_not_disturbed_by_a_read_that_returns_late(
+    engine: Engine, after_call: Callable[[int, Callable[[], object]], None]
+) -> None:
+    run = start(engine, engine.order())
+    after_call(2, lambda: sql.execute("UPDATE runs_run SET epoch = epoch + 1 WHERE id = %s", [run.pk]))
+    engine.go(run)
+    # What it read is kept by its attempt; nothing else of the run was touched.
+    assert counted(run) == {StepState.DONE: 2, StepState.PLANNED: 2}
+    assert run.state == RunState.RUNNING
+
+
+def test_a_settlement_whose_answer_was_lost_is_not_written_twice(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(engine, engine.order())
+    fetch, seen = sql.fetch_row, [0]
+
+    def losing(statement: str, params: Any = ()) -> Any:
+        answer = fetch(statement, params)
+        if "lw_read_on" in statement:
+            seen[0] += 1
+            if seen[0] == 2:
+                raise OperationalError("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(sql, "fetch_row", losing)
+    engine.go(run)
+    lost = Attempt.objects.get(run=run, outcome=AttemptOutcome.OPEN)
+    sql.execute("UPDATE runs_attempt SET lease_until = clock_timestamp() WHERE id = %s", [lost.pk])
+    sql.execute("UPDATE runs_run SET due_at = lw_clock() WHERE id = %s AND state = 'waiting'", [run.pk])
+    wait_until(lambda: sweep_once() is not None and engine.go(run).state == RunState.SUCCEEDED, what="its end")
+    assert counted(run) == {StepState.DONE: 4}
+    tries = list(Attempt.objects.filter(run=run, step__tool="read_order").values_list("outcome", flat=True))
+    assert sorted(tries) == sorted([AttemptOutcome.DONE] * 4 + [AttemptOutcome.LOST])
+    assert LedgerEntry.objects.filter(run=run, kind="settle").values("attempt").distinct().count() == (
+        LedgerEntry.objects.filter(run=run, kind="settle").count()
+    )
+
+
+def test_a_read_that_fails_is_tried_again_by_the_general_path(engine: Engine) -> None:
+    order = engine.order()
+    run = engine.start(
+        [call("read_order", order=order), call("read_order", order="none-such"), call("read_order", order=order)]
+    )
+    engine.go_on(run)
+    assert run.state == RunState.SUCCEEDED
+    assert counted(run) == {StepState.DONE: 2, StepState.FAILED: 1}
+
+
+@pytest.mark.parametrize(
+    ("agent", "step"),
+    [
+        ({"gate": lambda tool, arguments: None}, {}),
+        ({}, {"tries": 1}),
+        ({}, {"gated": True}),
+        ({}, {"rests_on": ["order.1"]}),
+        ({}, {"contract": "another"}),
+        ({}, {"tool": "pay_keyed"}),
+        ({}, {"kind": StepKind.CHECK}),
+    ],
+)
+def test_only_plain_reads_are_taken_this_way(agent: dict[str, Any], step: dict[str, Any]) -> None:
+    scripted = get_agent("scripted")
+    contract = scripted.tool("read_order").contract  # type: ignore[union-attr]
+    plain = Step(kind=StepKind.ACT, tool="read_order", contract=contract, number=1)
+    other = Step(**{"kind": StepKind.ACT, "tool": "read_order", "contract": contract, "number": 2} | step)
+    assert len(reads.leading(scripted, [plain, plain])) == 2
+    assert len(reads.leading(replace(scripted, **agent), [plain, other])) == (0 if agent else 1)
+
+
+def record(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """What a run left in every table, without what differs from run to run."""
+    steps = Step.objects.filter(run=run).order_by("number")
+    attempts = Attempt.objects.filter(run=run).order_by("step__number", "number")
+    ledger = LedgerEntry.objects.filter(run=run).order_by("attempt__step__number", "id")
+    journal = JournalEntry.objects.filter(run=run, step__isnull=False).order_by("seq")
+    return {
+        "steps": [
+            dict(row)
+            for row in steps.values(
+                "number",
+                "kind",
+                "state",
+                "tool",
+                "contract",
+                "arguments",
+                "result",
+                "error",
+                "tries",
+                "gated",
+                "gate_reason",
+            )
+        ],
+        "attempts": [
+            dict(row)
+            for row in attempts.values(
+                "step__number",
+                "number",
+                "outcome",
+                "timeout_s",
+                "visible_within_s",
+                "began_at",
+                "error",
+                "late",
+                "key",
+            )
+        ],
+        "ledger": [
+            dict(row)
+            for row in ledger.values(
+                "attempt__step__number", "kind", "usd", "tokens", "calls", "effects", "steps", "estimated", "note"
+            )
+        ],
+        "budget": [
+            {
+                name: value
+                for name, value in vars(run.budget).items()
+                if name.endswith(("_spent", "_reserved", "_overrun", "notice_due", "told_percent"))
+            }
+        ],
+        # The general path says of the gate and of the attempt what the quick one says with the step.
+        "journal": [
+            {"step": step, "kind": kind, "actor": actor}
+            for step, kind, actor in journal.values_list("step__number", "kind", "actor")
+            if kind not in ("step.passed_gate", "attempt.done")
+        ],
+    }
