@@ -34,7 +34,7 @@ MANAGE = Path(__file__).resolve().parent.parent / "manage.py"
 CLUSTER = "cluster"
 STEP_S = 0.5
 TICK_S = 0.25
-SEEN_EVERY_S = 1.0
+SEEN_EVERY_S = 5.0
 TELL_EVERY_S = 1.0
 FLUSH_S = 3.0
 """How long the end waits for a database that may be down, to record the last exits."""
