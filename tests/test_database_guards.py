@@ -121,6 +121,13 @@ def _change_log(statement: str) -> Case:
     return lambda s: (statement, "append-only")
 
 
+def _insert_notice(state: str, *, times: int = 1) -> Callable[[Scene], str]:
+    return lambda s: (
+        "INSERT INTO runs_notice (approval_id, event, channel, state, tries, created_at, due_at, error)"
+        f" SELECT {s.card.pk}, 'told', 'mail', {state}, 0, lw_now(), lw_now(), '' FROM generate_series(1, {times})"
+    )
+
+
 # By the name of the constraint: the statement that it is for.
 CHECKS: dict[str, Callable[[Scene], str]] = {
     "run_final_is_final": lambda s: f"UPDATE runs_run SET due_at = lw_now() WHERE id = {s.ended.pk}",
@@ -170,6 +177,7 @@ CHECKS: dict[str, Callable[[Scene], str]] = {
     ),
     "budget_ask_percent_of_hundred": _change_budget("ask_percent = 101"),
     "price_is_not_nothing": lambda s: copy("runs_price", "m-new", key="model", model="'m-newer'", output="0"),
+    "notice_state_known": _insert_notice("'asleep'"),
     "allowance_runs_at_once": lambda s: "UPDATE runs_allowance SET period = 'once'",
     "allowance_not_negative": lambda s: "UPDATE runs_allowance SET hard = -1",
     "allowance_window_within_limit": lambda s: "UPDATE runs_allowancewindow SET spent = 200",
@@ -218,6 +226,11 @@ UNIQUE: dict[str, Callable[[Scene], str]] = {
         "INSERT INTO runs_ledgerentry (budget_id, run_id, attempt_id, kind, usd, tokens, calls, effects, steps,"
         f" estimated, model, note, at) SELECT {s.run.pk}, {s.run.pk}, {s.attempt.pk}, 'correct', -1, 0, 0, 0, 0, false,"
         " '', '', lw_clock() FROM generate_series(1, 2)"
+    ),
+    "notice_once": _insert_notice("'due'", times=2),
+    "switch_ack_once": lambda s: (
+        "INSERT INTO runs_switchack (switch_id, process_id, at)"
+        " SELECT s.id, p.id, lw_now() FROM runs_switch s, runs_process p, generate_series(1, 2)"
     ),
     "price_once": lambda s: copy("runs_price", "m-new", key="model"),
     "allowance_once": lambda s: copy("runs_allowance", "all", key="scope"),

@@ -28,6 +28,7 @@ __all__ = ["engine", "shop_process", "workers"]
 # Where an agent's own code is asked to run: (module, function).
 PERFORMS = {
     ("engine/act.py", "advance_act"),  # behind the gate: `_take` gives what is performed
+    ("engine/reads.py", "advance_reads"),  # plain reads: no tool that acts, or that anything says to ask about
     ("engine/orphans.py", "look_up_one"),  # looks up at the receiver what an ended run did: a reconcile function only
     ("engine/harmless.py", "perform"),  # checks, look-ups, verifications, decisions: no effect, no gate
 }
@@ -105,8 +106,8 @@ def test_a_call_of_a_tool_is_performed_by_the_act_step_alone() -> None:
     asked = {(name, word) for name, word in said if name not in ("engine/toolprocess.py", "engine/toolwire.py")}
     calls = {name for name, word in asked if word == "CALL"}
     # A check calls a read tool; the tool process refuses an effect that comes without its last look.
-    assert calls == {"engine/act.py", "engine/check.py"}
-    assert {name for name, _ in asked} <= {"engine/act.py"} | {name for name, _ in HARMLESS}
+    assert calls == {"engine/act.py", "engine/check.py", "engine/reads.py"}
+    assert {name for name, _ in asked} <= {"engine/act.py", "engine/reads.py"} | {name for name, _ in HARMLESS}
 
 
 def test_the_agents_own_functions_are_run_in_the_tool_process_alone() -> None:
