@@ -43,7 +43,8 @@ HARMLESS = {
 # Where a step becomes workable again, and so comes to its gate once more.
 WAKES = {
     "course.py",
-    "operations.py",
+    "operations/budget_cards.py",
+    "operations/verdicts.py",
     "engine/check.py",  # the check itself
     "engine/doubt.py",
     "engine/finish.py",  # the finish itself

@@ -1,0 +1,106 @@
+"""Whom a change wakes: other runs, each in a transaction of its own after the one that changed something."""
+
+from collections.abc import Sequence
+
+from django.db import transaction
+
+from runs import (
+    agents,
+    allowances,
+    approvals,
+    course,
+    keys,
+    lifecycle,
+    locks,
+)
+from runs.journal import Actor
+from runs.models import (
+    Allowance,
+    Approval,
+    Key,
+    Run,
+)
+from runs.operations.verdicts import credential_of
+from runs.states import (
+    ApprovalKind,
+    ApprovalState,
+    KeyState,
+    Verdict,
+    WaitingFor,
+)
+
+
+def close_budget_cards(run: Run, *, why: str) -> None:
+    cards = Approval.objects.select_for_update(of=("self",), no_key=True).filter(
+        run=run, kind=ApprovalKind.BUDGET, state=ApprovalState.PENDING
+    )
+    for card in cards:
+        approvals.void(card, why=why)
+
+
+def wake_for_budget(run: int, *, why: str, actor: Actor) -> None:
+    with transaction.atomic(durable=True):
+        locked = lifecycle.lock(run)
+        close_budget_cards(locked, why=why)
+        course.wake_run(locked, WaitingFor.BUDGET, why=why, actor=actor)
+
+
+def wake_for_allowance(allowance: int, *, why: str, most: int | None = None) -> None:
+    on = allowances.topic(allowance)
+    for run in sorted(course.wake_waiting(WaitingFor.CAPACITY, on))[:most]:
+        with transaction.atomic(durable=True):
+            course.wake_run(lifecycle.lock(run), WaitingFor.CAPACITY, on, why=why)
+
+
+def wake_descendants(run: int, waiting_for: WaitingFor, *, why: str) -> None:
+    """Other runs are woken in transactions of their own."""
+    below = Run.objects.filter(root_id=Run.objects.values_list("root_id", flat=True).get(pk=run), ended_at__isnull=True)
+    for number in below.filter(waiting_for=waiting_for).exclude(pk=run).values_list("pk", flat=True):
+        with transaction.atomic(durable=True):
+            locked = lifecycle.lock(number)
+            close_budget_cards(locked, why=why)
+            course.wake_run(locked, waiting_for, why=why)
+
+
+def wake_after_end(tree: list[Run], freed: Sequence[str]) -> None:
+    wake_lock_waiters(freed)
+    for run in tree:
+        wake_waiters_of_ended(run.pk)
+
+
+def wake_waiters_of_ended(run: int) -> None:
+    """Wake the step of the parent that waits for this child, and the run that waits longest for its place."""
+    waiting = course.wake_waiting(WaitingFor.CHILD, str(run))
+    for number in waiting:
+        with transaction.atomic(durable=True):
+            course.wake_run(lifecycle.lock(number), WaitingFor.CHILD, str(run), why=f"run {run} ended")
+    for allowance in Allowance.objects.filter(dimension="runs", ended_at__isnull=True).values_list("pk", flat=True):
+        wake_for_allowance(allowance, why=f"run {run} ended", most=1)
+
+
+def wake_lock_waiters(names: Sequence[str]) -> None:
+    """Wake the runs that wait for these locks, each in a transaction of its own."""
+    for name in names:
+        for number in course.wake_waiting(WaitingFor.LOCK, name):
+            with transaction.atomic(durable=True):
+                course.wake_run(lifecycle.lock(number), WaitingFor.LOCK, name, why=f"{name} is free")
+
+
+def wake_after_decision(card: Approval) -> None:
+    if card.step_id is not None:
+        for key in Key.objects.filter(step_id=card.step_id, state__in=[KeyState.DONE, KeyState.FAILED]):
+            wake_lock_waiters([*_lock_names(key), keys.waited_on(key)])
+    card.refresh_from_db(fields=["verdict"])
+    if card.kind == ApprovalKind.CREDENTIAL and card.verdict == Verdict.RENEWED:
+        name = credential_of(card)
+        for number in course.wake_waiting(WaitingFor.CREDENTIAL, name):
+            with transaction.atomic(durable=True):
+                course.wake_run(lifecycle.lock(number), WaitingFor.CREDENTIAL, name, why=f"{name} was renewed")
+    if card.kind == ApprovalKind.BUDGET:
+        wake_descendants(card.run_id, WaitingFor.BUDGET, why=f"a limit was raised on approval {card.pk}")
+
+
+def _lock_names(key: Key) -> list[str]:
+    agent = agents.get_agents().get(key.run.agent)
+    tool = agent.tool(key.tool) if agent else None
+    return [locks.fit(name) for name in tool.bound_locks(key.arguments)] if tool else []
