@@ -86,8 +86,9 @@ def perform(hand: Hand, taken: act.Taken) -> Any:
 
 def choose(engine: Engine) -> tuple[Hand, Step]:
     hand = claim(engine.worker)
-    step = advance._choose(hand)
-    assert isinstance(step, Step)
+    ready = advance._choose(hand)
+    assert isinstance(ready, list)
+    step = ready[0]
     return hand, step
 
 
