@@ -237,7 +237,7 @@ class ClusterWatch:
         duties = [
             sweeping,
             Duty(what="The cluster cannot show that it is here", call=self._show_alive, every_s=SEEN_EVERY_S),
-            Duty(what="Due runs cannot be looked for", call=self._look_for_due, every_s=self.limits.due / 3),
+            Duty(what="Due runs cannot be looked for", call=self._look_for_due, every_s=self.limits.due),
             Duty(what="Leases cannot be looked at", call=self._look_at_leases, every_s=1.0),
         ]
         while not self._stopped.wait(TICK_S):

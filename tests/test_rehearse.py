@@ -65,7 +65,7 @@ class Terminal:
 
 def test_a_rejected_refund_is_not_made_and_the_run_goes_on(database_url: str, scratch_folder: Path) -> None:
     terminal = Terminal("refund-desk", "--seed", SEED, env=environment(database_url, scratch_folder))
-    said = terminal.talk({"respond: ": "reject", "Reason: ": "the photo shows another chair"})
+    said = terminal.talk({"explain: ": "reject", "Reason: ": "the photo shows another chair"})
     assert terminal.process.returncode == 0, said
     assert "amount   241.96" in said, "the exact arguments are shown"
     assert "Fact     order." in said
