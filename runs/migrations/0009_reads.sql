@@ -17,17 +17,18 @@ DECLARE
     ends_at timestamptz;
     seq bigint;
     old_id bigint;
+    try int;
     old_after jsonb;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1280770049); -- runs.switches.SWITCH_LOCK
     UPDATE runs_run r SET
-        journal_seq = r.journal_seq + done + took,
+        journal_seq = r.journal_seq + 2 * done + took,
         -- It is indexed: written only when a third of it is over.
         lease_until = CASE WHEN r.lease_until < clock_timestamp() + make_interval(secs => lease_s * 2 / 3)
                       THEN clock_timestamp() + make_interval(secs => lease_s) ELSE r.lease_until END
         WHERE r.id = run AND r.epoch = held_epoch AND r.state = 'running'
           AND (next IS NULL OR r.paused_at IS NULL AND r.parent_id IS NULL)
-        RETURNING r.journal_seq - done - took, least(r.expires_at, r.deadline_at) INTO seq, ends_at;
+        RETURNING r.journal_seq - 2 * done - took, least(r.expires_at, r.deadline_at) INTO seq, ends_at;
     IF seq IS NULL THEN
         RETURN;
     END IF;
@@ -36,8 +37,8 @@ BEGIN
         UPDATE runs_step s SET state = 'done', result = returned, ended_at = lw_clock() FROM runs_attempt a
             WHERE a.id = settles AND a.outcome = 'open' AND a.key_id IS NULL
               AND s.id = a.step_id AND s.state = 'taken' AND s.tries = a.number
-            RETURNING s.id, s.ended_at, jsonb_build_object('number', s.number, 'tool', s.tool, 'attempt', a.number)
-            INTO old_id, at, old_after;
+            RETURNING s.id, s.ended_at, a.number, jsonb_build_object('number', s.number, 'tool', s.tool)
+            INTO old_id, at, try, old_after;
         IF old_id IS NULL THEN
             RAISE EXCEPTION 'the try is not as it was taken' USING ERRCODE = 'LW001';
         END IF;
@@ -78,8 +79,9 @@ BEGIN
         FROM (VALUES (settles, 'settle'), (attempt, 'reserve')) AS e(attempt, kind) WHERE e.attempt IS NOT NULL;
     INSERT INTO runs_journalentry (run_id, seq, xid, kind, actor, step_id, after, why, at)
         SELECT run, seq + e.place, pg_current_xact_id()::text::bigint, e.kind, 'runtime', e.step, e.after, '', at
-        FROM (VALUES (done, 'step.done', old_id, old_after),
-                     (done + took, 'step.taken', next, '{"attempt": 1, "key": null}'::jsonb)) AS e(place, kind, step, after)
+        FROM (VALUES (done, 'attempt.done', old_id, jsonb_build_object('attempt', try, 'late', false, 'signal', NULL)),
+                     (2 * done, 'step.done', old_id, old_after),
+                     (2 * done + took, 'step.taken', next, '{"attempt": 1, "key": null}'::jsonb)) AS e(place, kind, step, after)
         WHERE e.step IS NOT NULL;
     settled := done = 1;
 END $$;
