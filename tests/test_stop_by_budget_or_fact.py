@@ -25,7 +25,7 @@ def test_a_call_that_the_budget_does_not_cover_is_not_made_until_the_limit_is_ra
     run = stage.start("refund-desk", goal, inputs={"batch": batch}, usd="0.01")
     stage.until(run, lambda: run.waiting_for == WaitingFor.BUDGET)
     card = stage.until_card(run, "budget")
-    assert "usd" in card.title
+    assert "USD" in card.title
     assert calls(stage, goal) == 0
     assert run.budget.usd_spent == run.budget.usd_reserved == 0
     assert not Attempt.objects.filter(run=run).exists()
