@@ -62,6 +62,10 @@ def test_each_effect_happens_once_or_is_in_doubt_whoever_dies(
     django_db_blocker: DjangoDbBlocker,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    if death is Death.WORKER_FROZEN and not full_matrix:
+        # Waiting for leases to run out it outlasts its time on a busy machine; test_freeze_between_take_and_send.py and
+        # test_crash_fences.py freeze one worker at a time.
+        pytest.skip("with --full-matrix")
     wanted = choose_all(death) if full_matrix else choose_pairs(death)
     played: list[Cell] = []
     for _ in range(MOST_ROUNDS if full_matrix else 1):
