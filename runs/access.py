@@ -50,6 +50,7 @@ _PHRASES: dict[Action, str] = {
     Action.STOP: "stop, pause or resume a run here",
     Action.DECIDE: "decide here",
     Action.BUDGET: "change a budget here",
+    Action.MONEY: "change prices, allowances or rates",
     Action.SWITCH: "use a switch here",
     Action.RECHECK: "have a fact checked again here",
     Action.EVENT: "deliver an event here",

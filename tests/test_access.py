@@ -12,7 +12,8 @@ from django.contrib.auth.models import User
 
 from console.api.app import api
 from runs import access, operations
-from runs.access import Role
+from runs.access import Action, Role
+from runs.errors import Forbidden
 from runs.models import Run
 from tests import situations
 from tests.people import Api, api_of, make_person, make_stranger
@@ -187,3 +188,9 @@ def test_one_table_answers_for_buttons_and_posts() -> None:
     assert not access.may(person, access.Action.STOP, "stock-watch")
     assert not access.may(person, access.Action.DECIDE, "refund-desk")
     assert not access.may(make_stranger(), access.Action.VIEW)
+
+
+@pytest.mark.parametrize("action", Action)
+def test_every_action_says_what_it_refuses(db: None, action: Action) -> None:
+    with pytest.raises(Forbidden, match="You may not "):
+        access.require(User.objects.create_user("stranger"), action)
