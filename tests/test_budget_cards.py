@@ -132,7 +132,8 @@ class TestCard:
         (finish,) = Step.objects.filter(run=run).exclude(kind=StepKind.THINK)
         assert (finish.kind, finish.state) == (StepKind.FINISH, StepState.PLANNED)
         budget = desk.budget(run)
-        assert budget.usd_limit == desk.ledger(run, "reserve")[-1].usd
+        # The time in the prompt may have a digit less by then.
+        assert Decimal(0) <= budget.usd_limit - desk.ledger(run, "reserve")[-1].usd < Decimal("0.0001")
         assert budget.usd_overrun == 0
         raised = JournalEntry.objects.filter(run=run, kind="budget.limits_set")
         assert all("finishes with what it has" in entry.why for entry in raised)
