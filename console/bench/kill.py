@@ -23,9 +23,11 @@ _STOPPED = """
     FROM runs_run r JOIN runs_attempt a ON a.run_id = r.id AND a.ended_at >= r.ended_at
     WHERE r.id = %s AND r.drained_at IS NOT NULL
 """
+# A take holds its run's lock, and so does a stop: their times say which came first. A last look holds no lock of the run:
+# one that passes between the moment of a stop and its commit is right, and is not counted.
 _VIOLATIONS = """
     SELECT count(*) FROM runs_run r JOIN runs_attempt a ON a.run_id = r.id
-    WHERE r.state = 'stopped' AND (a.taken_at > r.ended_at OR a.began_at > r.ended_at)
+    WHERE r.state = 'stopped' AND a.taken_at > r.ended_at
 """
 
 
