@@ -45,7 +45,7 @@ def rest(run: Run, *, holding: bool = False, actor: Actor = RUNTIME) -> None:
     """
     if run.state in RUN_FINAL or (run.state in _HELD_BY_WORKER and not holding):
         return
-    open_steps = steps.open_steps(run.pk)
+    open_steps = steps.open_steps(run)
     waiting = [s for s in open_steps if s.state != StepState.PLANNED]
     if not open_steps or workable(open_steps) or not waiting:
         if run.state == RunState.QUEUED:
@@ -110,7 +110,7 @@ def void_dependents(run: Run, names: Iterable[str], *, old: Json, new: Json, bef
     """
     changed = set(names)
     dropped: list[Step] = []
-    for step in steps.open_steps(run.pk):
+    for step in steps.open_steps(run):
         if before is not None and step.number >= before:
             continue
         if step.kind != StepKind.ACT or not changed & set(step.rests_on) or step.state == StepState.TAKEN:
@@ -149,7 +149,7 @@ def wake_waiting(waiting_for: WaitingFor, on: str) -> list[int]:
 def wake_run(run: Run, waiting_for: WaitingFor, on: str | None = None, *, why: str, actor: Actor = RUNTIME) -> int:
     """Wake the steps of a locked run that wait for this (on this), and let it go on."""
     woken = 0
-    for step in steps.open_steps(run.pk):
+    for step in steps.open_steps(run):
         if step.state == StepState.WAITING and step.waiting_for == waiting_for and on in (None, step.waiting_on):
             steps.wake(steps.lock(step.pk), why=why, actor=actor)
             woken += 1

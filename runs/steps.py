@@ -99,8 +99,8 @@ def lock(step: int) -> Step:
     return Step.objects.select_for_update(of=("self",), no_key=True).get(pk=step)
 
 
-def open_steps(run: int) -> list[Step]:
-    return list(Step.objects.filter(run_id=run, state__in=STEP_OPEN).order_by("number"))
+def open_steps(run: Run) -> list[Step]:
+    return list(run.steps.filter(state__in=STEP_OPEN).order_by("number"))
 
 
 def wait(

@@ -71,7 +71,7 @@ def _choose(hand: Hand) -> list[Step] | Next:
             return Next.PARKED
         course.expire_cards(run)
         course.wake_due(run)
-        open_steps = steps.open_steps(run.pk)
+        open_steps = steps.open_steps(run)
         try:
             agent = get_agent(run.agent)
         except UnknownAgent:
@@ -84,7 +84,7 @@ def _choose(hand: Hand) -> list[Step] | Next:
             course.rest(run, holding=True)
             return Next.PARKED
         if not open_steps and freshen.check_ahead(run):
-            open_steps = steps.open_steps(run.pk)
+            open_steps = steps.open_steps(run)
         if not open_steps:
             if think.has_thought_last(run):
                 return Next.UNFINISHED
@@ -109,7 +109,7 @@ def _end_unfinished(hand: Hand) -> None:
     with transaction.atomic(durable=True):
         tree = lifecycle.lock_with_descendants(hand.claim.run)
         run = lifecycle.lock_held(hand.claim)
-        if steps.open_steps(run.pk):
+        if steps.open_steps(run):
             return
         why = "it was to finish with what it had, and its last reply did not"
         freed = course.end(tree, RunState.FAILED, reason=why)

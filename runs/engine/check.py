@@ -120,7 +120,7 @@ def _check_failed(run: Run, step: Step, fact: Fact, outcome: CheckOutcome, error
         )
         return
     steps.close(step, StepState.FAILED, error=error)
-    for waiting in steps.open_steps(run.pk):
+    for waiting in steps.open_steps(run):
         if waiting.kind == StepKind.ACT and waiting.waiting_for == WaitingFor.FACT and waiting.waiting_on == fact.name:
             locked = steps.lock(waiting.pk)
             steps.wake(locked, why="its fact could not be checked")

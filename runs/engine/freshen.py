@@ -19,7 +19,7 @@ def freshen(run: Run, step: Step, stale: Sequence[Judged]) -> None:
     The rounds are bounded: then a person looks at it.
     """
     under_way = any(
-        s.kind == StepKind.CHECK and s.fact_id in {judged.id for judged in stale} for s in steps.open_steps(run.pk)
+        s.kind == StepKind.CHECK and s.fact_id in {judged.id for judged in stale} for s in steps.open_steps(run)
     )
     if not under_way and steps.count_round(step) > _ROUNDS * max(len(step.rests_on), len(stale), 1):
         fact = Fact.objects.get(pk=stale[0].id)

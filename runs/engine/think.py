@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import transaction
 
 from runs import approvals, budgets, course, lifecycle, notify, sql, steps, switches
-from runs.agents import Agent, Ask, BadArguments, Json, Tool, get_agent
+from runs.agents import Agent, BadArguments, Json, Tool, get_agent
 from runs.budgets import Amounts, Pricing
 from runs.engine import renewing
 from runs.engine.builtin import BUILTINS
@@ -226,21 +226,6 @@ def plan_calls(run: Run, think: Step, calls: Sequence[Called]) -> list[Step]:
         if refusal:
             steps.close(step, StepState.REFUSED, error=refusal)
     return planned
-
-
-def calls_of(asks: Sequence[Ask]) -> list[Called]:
-    """What an agent's own function asked for, in the form of a model's calls."""
-    calls = []
-    for ask in asks:
-        arguments: dict[str, Json] = dict(ask.arguments)
-        if ask.because:
-            arguments["because"] = ask.because
-        if ask.rests_on:
-            arguments["rests_on"] = list(ask.rests_on)
-        if ask.again:
-            arguments["again"] = ask.again
-        calls.append(Called(name=ask.tool, arguments=arguments))
-    return calls
 
 
 def ask_person(

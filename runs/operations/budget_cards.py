@@ -5,40 +5,15 @@ from decimal import Decimal, InvalidOperation
 
 from django.contrib.auth.models import AbstractBaseUser
 
-from runs import (
-    access,
-    approvals,
-    budgets,
-    course,
-    lifecycle,
-    sql,
-    steps,
-)
+from runs import access, approvals, budgets, course, lifecycle, sql, steps
 from runs.access import Action
 from runs.agents import Json
 from runs.approvals import Said
-from runs.errors import (
-    Malformed,
-    say_dimension,
-    write_amount,
-)
+from runs.errors import Malformed, say_dimension, write_amount
 from runs.journal import person
-from runs.models import (
-    Approval,
-    Budget,
-    Key,
-    Run,
-    Step,
-)
+from runs.models import Approval, Budget, Key, Run, Step
 from runs.operations.amounts import check_amount, read_money, read_whole
-from runs.states import (
-    KEY_OPEN,
-    ApprovalState,
-    StepKind,
-    StepState,
-    Verdict,
-    WaitingFor,
-)
+from runs.states import KEY_OPEN, ApprovalState, StepKind, StepState, Verdict, WaitingFor
 
 
 def decide_budget(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
@@ -119,7 +94,7 @@ def _let_finish(run: Run, card: Approval, said: Said, by: AbstractBaseUser) -> N
     approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
     why = f"it finishes with what it has, by {by.get_username()}"
     budgets.ask_finish(run.pk, actor=person(by), why=said.comment or why)
-    for step in steps.open_steps(run.pk):
+    for step in steps.open_steps(run):
         if step.state not in (StepState.PLANNED, StepState.WAITING):
             continue
         locked = steps.lock(step.pk)

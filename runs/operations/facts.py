@@ -3,32 +3,13 @@
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
 
-from runs import (
-    access,
-    agents,
-    approvals,
-    course,
-    facts,
-    lifecycle,
-    steps,
-)
+from runs import access, agents, approvals, course, facts, lifecycle, steps
 from runs.access import Action
 from runs.agents import Json, get_agent
-from runs.errors import (
-    Conflict,
-)
-from runs.journal import Actor, append, person
-from runs.models import (
-    Fact,
-    Run,
-    Step,
-)
-from runs.states import (
-    ApprovalState,
-    FactState,
-    StepKind,
-    WaitingFor,
-)
+from runs.errors import Conflict
+from runs.journal import RUNTIME, append, person
+from runs.models import Fact, Run, Step
+from runs.states import ApprovalState, FactState, StepKind, WaitingFor
 
 
 def recheck_fact(fact: int, *, by: AbstractBaseUser) -> Step:
@@ -128,7 +109,7 @@ def checker_of(fact: Fact) -> agents.Tool | None:
 
 def plan_check(run: Run, fact: Fact, checker: agents.Tool) -> Step:
     """Append a check step, unless one is open already. The caller holds the run's lock."""
-    for step in steps.open_steps(run.pk):
+    for step in steps.open_steps(run):
         if step.kind == StepKind.CHECK and step.fact_id == fact.pk:
             return step
     arguments = {
@@ -139,5 +120,5 @@ def plan_check(run: Run, fact: Fact, checker: agents.Tool) -> Step:
         steps.Asked(
             kind=StepKind.CHECK, tool=checker.name, arguments=arguments, contract=checker.contract, fact=fact.pk
         ),
-        actor=Actor(name="runtime"),
+        actor=RUNTIME,
     )
