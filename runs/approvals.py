@@ -3,9 +3,10 @@
 A decision is a one-shot claim, bound to what was shown.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 
 from django.contrib.auth.models import AbstractBaseUser
 
@@ -158,13 +159,12 @@ def decide(approval: Approval, said: Said, *, by: AbstractBaseUser, to: Approval
         check(approval, said)
         _write_decision(approval, said, by=by, hold_s=0.0)
     _move(approval, to, verdict=said.verdict)
-    append(
+    _tell(
+        approval,
         "approval.took_effect" if held else "approval.decided",
         actor=person(by),
-        run=approval.run_id,
-        step=approval.step_id,
         before={"state": ApprovalState.PENDING},
-        after={"approval": approval.pk, "state": to, "verdict": said.verdict},
+        after={"state": to, "verdict": said.verdict},
         why=said.comment or said.answer,
     )
 
@@ -174,13 +174,12 @@ def hold(approval: Approval, said: Said, *, by: AbstractBaseUser, hold_s: float)
     check(approval, said)
     _write_decision(approval, said, by=by, hold_s=hold_s)
     _touch(approval, "effective_at = lw_clock() + make_interval(secs => %s)", [hold_s])
-    append(
+    _tell(
+        approval,
         "approval.decided",
         actor=person(by),
-        run=approval.run_id,
-        step=approval.step_id,
         before={"state": ApprovalState.PENDING},
-        after={"approval": approval.pk, "verdict": said.verdict, "takes_effect_in_s": hold_s},
+        after={"verdict": said.verdict, "takes_effect_in_s": hold_s},
         why=said.comment or said.answer,
     )
 
@@ -215,12 +214,11 @@ def drop_held(approval: Approval, *, why: str) -> None:
     """A held decision that cannot take effect any more leaves its card to be decided again."""
     last = held_decision(approval)
     _touch(approval, "effective_at = NULL", [])
-    append(
+    _tell(
+        approval,
         "approval.decision_refused",
         actor=person(last.by),
-        run=approval.run_id,
-        step=approval.step_id,
-        after={"approval": approval.pk, "verdict": last.verdict},
+        after={"verdict": last.verdict},
         why=why,
     )
 
@@ -243,12 +241,11 @@ def vote(approval: Approval, said: Said, *, by: AbstractBaseUser) -> None:
     check(approval, said)
     _write_decision(approval, said, by=by, hold_s=0.0)
     _touch(approval, "claimed_by_id = NULL, claimed_at = NULL", [])
-    append(
+    _tell(
+        approval,
         "approval.voted",
         actor=person(by),
-        run=approval.run_id,
-        step=approval.step_id,
-        after={"approval": approval.pk, "verdict": said.verdict, "needed": approval.needed},
+        after={"verdict": said.verdict, "needed": approval.needed},
         why=said.comment,
     )
 
@@ -265,12 +262,10 @@ def ask_agent(approval: Approval, said: Said, *, by: AbstractBaseUser) -> None:
         "answered_at": None,
     }
     _explain(approval, [*approval.explained, asked])
-    append(
+    _tell(
+        approval,
         "approval.asked_for_more",
         actor=person(by),
-        run=approval.run_id,
-        step=approval.step_id,
-        after={"approval": approval.pk},
         why=said.comment or said.answer,
     )
 
@@ -283,12 +278,10 @@ def explain(approval: Approval, text: str, *, actor: Actor) -> None:
         for each in approval.explained
     ]
     _explain(approval, answered)
-    append(
+    _tell(
+        approval,
         "approval.explained",
         actor=actor,
-        run=approval.run_id,
-        step=approval.step_id,
-        after={"approval": approval.pk},
         why=text,
     )
 
@@ -300,13 +293,11 @@ def claim(approval: Approval, *, by: AbstractBaseUser) -> None:
     sql.execute(
         "UPDATE runs_approval SET claimed_by_id = %s, claimed_at = lw_clock() WHERE id = %s", [by.pk, approval.pk]
     )
-    append(
+    _tell(
+        approval,
         "approval.claimed",
         actor=person(by),
-        run=approval.run_id,
-        step=approval.step_id,
         before={"by": before} if before else None,
-        after={"approval": approval.pk},
     )
     notify.screen("approvals")
 
@@ -317,12 +308,10 @@ def release_claim(approval: Approval, *, by: AbstractBaseUser) -> None:
     if approval.claimed_by_id != by.pk:
         raise Conflict("This card is not yours to give back.")
     sql.execute("UPDATE runs_approval SET claimed_by_id = NULL, claimed_at = NULL WHERE id = %s", [approval.pk])
-    append(
+    _tell(
+        approval,
         "approval.claim_released",
         actor=person(by),
-        run=approval.run_id,
-        step=approval.step_id,
-        after={"approval": approval.pk},
     )
     notify.screen("approvals")
 
@@ -339,12 +328,11 @@ def claimed_by_another(approval: Approval, by: AbstractBaseUser) -> str:
 
 def note_refused_decision(approval: Approval, said: Said, *, by: AbstractBaseUser, why: str) -> None:
     """Journal a decision that came too late: it changed nothing."""
-    append(
+    _tell(
+        approval,
         "approval.decision_refused",
         actor=person(by),
-        run=approval.run_id,
-        step=approval.step_id,
-        after={"approval": approval.pk, "verdict": said.verdict},
+        after={"verdict": said.verdict},
         why=why,
     )
 
@@ -372,18 +360,18 @@ def in_effect(step: Step) -> Approval | None:
 def consume(approval: Approval) -> None:
     """Use an approval, within take. Raises: WrongState when it is not in effect."""
     _move(approval, ApprovalState.CONSUMED)
-    append("approval.consumed", run=approval.run_id, step=approval.step_id, after={"approval": approval.pk})
+    _tell(approval, "approval.consumed")
 
 
 def give_back(approval: Approval) -> None:
     """Its attempt certainly did nothing: it is in effect again."""
     _move(approval, ApprovalState.APPROVED)
-    append("approval.given_back", run=approval.run_id, step=approval.step_id, after={"approval": approval.pk})
+    _tell(approval, "approval.given_back")
 
 
 def void(approval: Approval, *, why: str) -> None:
     _move(approval, ApprovalState.VOID, why=why)
-    append("approval.voided", run=approval.run_id, step=approval.step_id, after={"approval": approval.pk}, why=why)
+    _tell(approval, "approval.voided", why=why)
 
 
 def void_all(run: int, *, why: str, step: int | None = None) -> int:
@@ -413,7 +401,7 @@ def void_about_fact(fact: int, *, why: str) -> None:
 
 def expire(approval: Approval) -> None:
     _move(approval, ApprovalState.EXPIRED, why="nobody decided in time")
-    append("approval.expired", run=approval.run_id, step=approval.step_id, after={"approval": approval.pk})
+    _tell(approval, "approval.expired")
 
 
 def due_to_expire(run: int) -> list[Approval]:
@@ -433,6 +421,27 @@ def seconds_left(approval: Approval) -> float | None:
         "SELECT extract(epoch FROM expires_at - lw_clock()) FROM runs_approval WHERE id = %s", [approval.pk]
     )[0]
     return None if value is None else float(value)
+
+
+def _tell(
+    approval: Approval,
+    kind: str,
+    *,
+    actor: Actor = RUNTIME,
+    before: Json = None,
+    after: Mapping[str, Json] = MappingProxyType({}),
+    why: str = "",
+) -> None:
+    """Journal something about a card."""
+    append(
+        kind,
+        actor=actor,
+        run=approval.run_id,
+        step=approval.step_id,
+        before=before,
+        after={"approval": approval.pk, **after},
+        why=why,
+    )
 
 
 def _write_decision(approval: Approval, said: Said, *, by: AbstractBaseUser, hold_s: float) -> None:
