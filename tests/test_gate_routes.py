@@ -27,8 +27,7 @@ __all__ = ["engine", "shop_process", "workers"]
 
 # Where an agent's own code is asked to run: (module, function).
 PERFORMS = {
-    ("engine/act.py", "advance_act"),  # behind the gate: `_take` gives what is performed
-    ("engine/reads.py", "advance_reads"),  # plain reads: no tool that acts, or that anything says to ask about
+    ("engine/act.py", "perform"),  # what was taken: behind the gate, or a plain read that nothing says to ask about
     ("engine/orphans.py", "look_up_one"),  # looks up at the receiver what an ended run did: a reconcile function only
     ("engine/harmless.py", "perform"),  # checks, look-ups, verifications, decisions: no effect, no gate
 }

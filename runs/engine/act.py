@@ -12,6 +12,7 @@ from runs.engine import builtin, doubt, failpoints, freshen, gate
 from runs.engine.hand import Hand, later
 from runs.engine.persist import persist
 from runs.engine.settle import settle_call
+from runs.engine.toolhost import Outcome
 from runs.engine.toolwire import Function, Perform
 from runs.engine.waits import wait_for_budget, wait_for_contract, wait_for_lock, wait_for_switch
 from runs.errors import LongwatchError, OverBudget
@@ -44,6 +45,13 @@ def advance_act(hand: Hand, step_id: int) -> None:
     taken = _take(hand, step_id)
     if taken is None:
         return
+    outcome = perform(hand, taken)
+    persist(lambda: settle_call(hand.claim, taken.attempt, taken.tool, outcome))
+    failpoints.reach("settled", run=taken.perform.run, tool=taken.perform.tool)
+
+
+def perform(hand: Hand, taken: Taken) -> Outcome:
+    """Have a taken call performed; the leases are renewed meanwhile, and a stop is heard."""
     call = taken.perform
     failpoints.reach("taken", run=call.run, tool=call.tool)
     outcome = hand.tools.perform(
@@ -52,8 +60,7 @@ def advance_act(hand: Hand, step_id: int) -> None:
         progress=lambda progress: steps.note_progress(taken.attempt, progress),
     )
     failpoints.reach("returned", run=call.run, tool=call.tool)
-    persist(lambda: settle_call(hand.claim, taken.attempt, taken.tool, outcome))
-    failpoints.reach("settled", run=call.run, tool=call.tool)
+    return outcome
 
 
 def _take(hand: Hand, step_id: int) -> Taken | None:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.db import DatabaseError
 
-from runs import artifacts, clock, notify, sql, steps
+from runs import artifacts, clock, notify, sql
 from runs.agents import Agent, Effect, Json, Tool
 from runs.engine import failpoints
+from runs.engine.act import Taken, perform
 from runs.engine.hand import Hand
 from runs.engine.persist import persist
 from runs.engine.settle import settle_call
@@ -36,16 +37,9 @@ class Read:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Taken:
-    read: Read
-    attempt: int
-    perform: Perform
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Answer:
     settled: bool
-    taken: _Taken | None
+    taken: Taken | None
 
 
 _NOT_PLAIN = "LW001"  # raised by lw_read_on
@@ -72,30 +66,23 @@ def advance_reads(hand: Hand, agent: Agent, reads: list[Read]) -> bool:
     taken = _read_on(hand, agent, None, None, reads[0]).taken
     if taken is None:
         return False
-    for following in [*reads[1:], None]:
-        failpoints.reach("taken")
-        attempt = taken.attempt
-        outcome = hand.tools.perform(
-            taken.perform,
-            tick=lambda attempt=attempt: hand.tick(attempt),  # type: ignore[misc]
-            progress=lambda progress, attempt=attempt: steps.note_progress(attempt, progress),  # type: ignore[misc]
-        )
-        failpoints.reach("returned")
-        taken = _settle(hand, agent, taken, outcome, None if hand.used_up else following)
-        failpoints.reach("settled")
-        if taken is None:
-            break
+    following = iter(reads[1:])
+    while taken is not None:
+        call = taken.perform
+        outcome = perform(hand, taken)
+        taken = _settle(hand, agent, taken, outcome, None if hand.used_up else next(following, None))
+        failpoints.reach("settled", run=call.run, tool=call.tool)
     return True
 
 
-def _settle(hand: Hand, agent: Agent, taken: _Taken, outcome: Outcome, following: Read | None) -> _Taken | None:
+def _settle(hand: Hand, agent: Agent, taken: Taken, outcome: Outcome, following: Read | None) -> Taken | None:
     """Settle a try, and take the next one where nothing stands against it."""
     answers: list[_Answer] = []
     if (text := _inline(outcome)) is not None:
         persist(lambda: answers.append(_read_on(hand, agent, taken.attempt, text, following)))
         if answers[-1].settled:
             return answers[-1].taken
-    persist(lambda: settle_call(hand.claim, taken.attempt, taken.read.tool, outcome))
+    persist(lambda: settle_call(hand.claim, taken.attempt, taken.tool, outcome))
     return None
 
 
@@ -128,7 +115,7 @@ def _read_on(hand: Hand, agent: Agent, settles: int | None, text: str | None, re
     notify.screen("runs", f"run.{hand.claim.run}")
     if attempt is None or read is None:
         return _Answer(settled=settled, taken=None)
-    perform = Perform(
+    call = Perform(
         attempt=attempt,
         agent=agent.name,
         function=Function.CALL,
@@ -140,7 +127,7 @@ def _read_on(hand: Hand, agent: Agent, settles: int | None, text: str | None, re
         timeout_s=read.tool.timeout,
         look=False,
     )
-    return _Answer(settled=settled, taken=_Taken(read=read, attempt=attempt, perform=perform))
+    return _Answer(settled=settled, taken=Taken(attempt=attempt, tool=read.tool, perform=call))
 
 
 def _is_plain(tool: Tool) -> bool:
