@@ -2,9 +2,7 @@
 
 from decimal import Decimal, InvalidOperation
 
-from runs.errors import (
-    Malformed,
-)
+from runs.errors import Malformed
 
 
 def read_money(text: str | None) -> str | None:

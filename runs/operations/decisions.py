@@ -6,42 +6,15 @@ from dataclasses import replace
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
 
-from runs import (
-    access,
-    agents,
-    approvals,
-    course,
-    facts,
-    lifecycle,
-    steps,
-    voting,
-)
+from runs import access, agents, approvals, course, facts, lifecycle, steps, voting
 from runs.access import Action
 from runs.approvals import Said
-from runs.errors import (
-    AlreadyDecided,
-    Conflict,
-    Forbidden,
-    LongwatchError,
-    Malformed,
-)
+from runs.errors import AlreadyDecided, Conflict, Forbidden, LongwatchError, Malformed
 from runs.journal import person
-from runs.models import (
-    Approval,
-    Run,
-    Step,
-)
+from runs.models import Approval, Run, Step
 from runs.operations.verdicts import DECIDERS, ask_again_what_happened, read_edit, rebind
 from runs.operations.wakes import wake_after_decision, wake_after_end
-from runs.states import (
-    EXPLAIN,
-    STEP_OPEN,
-    ApprovalKind,
-    ApprovalState,
-    RunState,
-    StepKind,
-    Verdict,
-)
+from runs.states import EXPLAIN, STEP_OPEN, ApprovalKind, ApprovalState, RunState, StepKind, Verdict
 
 
 def decide(approval: int, said: Said, *, by: AbstractBaseUser, hold_s: float = 0.0) -> Approval:

@@ -3,15 +3,10 @@
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
 
-from runs import (
-    access,
-    events,
-)
+from runs import access, events
 from runs.access import Action
 from runs.agents import Json
-from runs.models import (
-    Event,
-)
+from runs.models import Event
 
 
 def store_event(

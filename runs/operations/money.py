@@ -6,37 +6,15 @@ from decimal import Decimal
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
 
-from runs import (
-    access,
-    allowances,
-    budgets,
-    course,
-    lifecycle,
-    limits,
-    prices,
-)
+from runs import access, allowances, budgets, course, lifecycle, limits, prices
 from runs.access import Action
-from runs.errors import (
-    Malformed,
-)
 from runs.journal import person
-from runs.models import (
-    Allowance,
-    Approval,
-    Price,
-    ProviderLimit,
-    Run,
-    Step,
-)
+from runs.models import Allowance, Approval, Price, ProviderLimit, Run, Step
 from runs.operations.amounts import check_amount
+from runs.operations.reasons import require_reason
 from runs.operations.scopes import require_on_run
 from runs.operations.wakes import close_budget_cards, wake_descendants, wake_for_allowance, wake_for_budget
-from runs.states import (
-    ApprovalKind,
-    ApprovalState,
-    StepState,
-    WaitingFor,
-)
+from runs.states import ApprovalKind, ApprovalState, StepState, WaitingFor
 
 
 def set_budget(
@@ -52,8 +30,7 @@ def set_budget(
     Raises: NotFound, Forbidden, LimitTooLow, Conflict (a stale form).
     """
     require_on_run(by, Action.BUDGET, run)
-    if not reason.strip():
-        raise Malformed("Changing a limit needs a reason.")
+    require_reason(reason, "Changing a limit")
     for name, amount in wanted.items():
         check_amount(name, amount)
     with transaction.atomic(durable=True):
@@ -94,8 +71,7 @@ def set_price(new: prices.NewPrice, *, by: AbstractBaseUser) -> Price:
 def withdraw_price(price: int, *, reason: str, by: AbstractBaseUser) -> None:
     """What was priced with it stays as it is. Raises: Forbidden, Malformed, Conflict."""
     access.require(by, Action.MONEY)
-    if not reason.strip():
-        raise Malformed("Withdrawing a price needs a reason.")
+    require_reason(reason, "Withdrawing a price")
     with transaction.atomic(durable=True):
         prices.withdraw(price, actor=person(by), why=reason)
 
@@ -103,8 +79,7 @@ def withdraw_price(price: int, *, reason: str, by: AbstractBaseUser) -> None:
 def create_allowance(terms: allowances.Terms, *, reason: str, by: AbstractBaseUser) -> Allowance:
     """Raises: Forbidden, Malformed, Conflict."""
     access.require(by, Action.MONEY)
-    if not reason.strip():
-        raise Malformed("An allowance needs a reason.")
+    require_reason(reason, "An allowance")
     with transaction.atomic(durable=True):
         return allowances.create(terms, actor=person(by), why=reason)
 
@@ -120,8 +95,7 @@ def change_allowance(
 ) -> Allowance:
     """What waits for it goes on by itself. Raises: Forbidden, Malformed, LimitTooLow, Conflict (a stale form)."""
     access.require(by, Action.MONEY)
-    if not reason.strip():
-        raise Malformed("Changing an allowance needs a reason.")
+    require_reason(reason, "Changing an allowance")
     with transaction.atomic(durable=True):
         changed = allowances.change(allowance, soft=soft, hard=hard, actor=person(by), why=reason, version=version)
     wake_for_allowance(allowance, why="the allowance was changed")
@@ -141,8 +115,7 @@ def set_rate(
 ) -> ProviderLimit:
     """Set how often a credential may call; it counts from the next call on. Raises: Forbidden, Malformed, Conflict."""
     access.require(by, Action.MONEY)
-    if not reason.strip():
-        raise Malformed("Changing a rate needs a reason.")
+    require_reason(reason, "Changing a rate")
     with transaction.atomic(durable=True):
         changed = limits.set_rate(limit, calls_per_minute, actor=person(by), why=reason, version=version)
     waiting = Step.objects.filter(state=StepState.WAITING, waiting_for=WaitingFor.PROVIDER)

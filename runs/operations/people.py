@@ -3,14 +3,10 @@
 from django.contrib.auth.models import AbstractBaseUser, Group, User
 from django.db import transaction
 
-from runs import (
-    access,
-)
+from runs import access
 from runs.access import Action, Role
 from runs.journal import Actor, person
-from runs.models import (
-    AgentGrant,
-)
+from runs.models import AgentGrant
 
 
 def create_token(name: str, role: Role, *, by: Actor) -> str:

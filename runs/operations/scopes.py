@@ -2,19 +2,11 @@
 
 from django.contrib.auth.models import AbstractBaseUser
 
-from runs import (
-    access,
-)
+from runs import access
 from runs.access import Action
 from runs.agents import get_agents
-from runs.errors import (
-    Forbidden,
-    Malformed,
-)
-from runs.models import (
-    Run,
-    Step,
-)
+from runs.errors import Forbidden, Malformed
+from runs.models import Run, Step
 from runs.queries.paging import EVERY_AGENT
 
 

@@ -7,28 +7,12 @@ from datetime import datetime
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import IntegrityError, transaction
 
-from runs import (
-    access,
-    agents,
-    budgets,
-    clock,
-    lifecycle,
-    sql,
-    switches,
-)
+from runs import access, agents, budgets, clock, lifecycle, sql, switches
 from runs.access import Action
 from runs.agents import Json, digest
-from runs.errors import (
-    KeyReused,
-    Malformed,
-    NoLimit,
-    SwitchedOff,
-)
+from runs.errors import KeyReused, Malformed, NoLimit, SwitchedOff
 from runs.journal import Actor, person
-from runs.models import (
-    Run,
-    StartRequest,
-)
+from runs.models import Run, StartRequest
 from runs.operations.amounts import check_amount, read_money
 
 GOAL_CHARS = 20_000

@@ -3,37 +3,22 @@
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
 
-from runs import (
-    course,
-    lifecycle,
-    switches,
-)
+from runs import course, lifecycle, switches
 from runs.access import Action
 from runs.agents import Json
-from runs.errors import (
-    LongwatchError,
-    Malformed,
-    NotFound,
-)
+from runs.errors import LongwatchError, NotFound
 from runs.journal import append, person
-from runs.models import (
-    Run,
-    Switch,
-)
+from runs.models import Run, Switch
+from runs.operations.reasons import require_reason
 from runs.operations.scopes import require_on_run, require_over, require_scope
-from runs.operations.wakes import wake_after_end
-from runs.states import (
-    RUN_OPEN,
-    RunState,
-    WaitingFor,
-)
+from runs.operations.wakes import wake_after_end, wake_waiters
+from runs.states import RUN_OPEN, RunState, WaitingFor
 
 
 def stop_run(run: int, *, reason: str, by: AbstractBaseUser) -> Run:
     """Stop a run and its descendants, in one transaction. Raises: NotFound, Forbidden, Malformed, RunEnded."""
     require_on_run(by, Action.STOP, run)
-    if not reason.strip():
-        raise Malformed("Stopping a run needs a reason.")
+    require_reason(reason, "Stopping a run")
     with transaction.atomic(durable=True):
         tree = lifecycle.lock_with_descendants(run)
         freed = course.end(tree, RunState.STOPPED, reason=reason, actor=person(by))
@@ -47,8 +32,7 @@ def pause_run(run: int, *, reason: str, by: AbstractBaseUser) -> Run:
     Raises: NotFound, Forbidden, Malformed, RunEnded, WrongState.
     """
     require_on_run(by, Action.STOP, run)
-    if not reason.strip():
-        raise Malformed("Pausing a run needs a reason.")
+    require_reason(reason, "Pausing a run")
     with transaction.atomic(durable=True):
         *below, top = lifecycle.lock_with_descendants(run)
         at = lifecycle.pause(top, reason=reason, actor=person(by))
@@ -81,8 +65,7 @@ def stop_scope(scope: str, *, reason: str, by: AbstractBaseUser) -> tuple[list[i
     Raises: Forbidden, Malformed, NotFound and UnknownAgent.
     """
     scope = require_scope(scope, by)
-    if not reason.strip():
-        raise Malformed("Stopping runs needs a reason.")
+    require_reason(reason, "Stopping runs")
     runs = list(switches.list_open_in(scope))
     with transaction.atomic(durable=True):
         append("bulk.stop_asked", actor=person(by), after={"scope": scope, "runs": runs}, why=reason)
@@ -128,8 +111,5 @@ def release_switch(switch: int, *, reason: str, by: AbstractBaseUser, per_minute
             if locked.held_since is not None and switches.in_scope(run) is None:
                 lifecycle.unhold(locked, after_s=freed * pause_s)
                 freed += 1
-    held_on = f"switch.{released.scope}"
-    for run in course.wake_waiting(WaitingFor.CAPACITY, held_on):
-        with transaction.atomic(durable=True):
-            course.wake_run(lifecycle.lock(run), WaitingFor.CAPACITY, held_on, why="the switch was released")
+    wake_waiters(WaitingFor.CAPACITY, f"switch.{released.scope}", why="the switch was released")
     return released

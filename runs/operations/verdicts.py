@@ -4,38 +4,15 @@ from dataclasses import replace
 
 from django.contrib.auth.models import AbstractBaseUser
 
-from runs import (
-    agents,
-    approvals,
-    course,
-    credentials,
-    facts,
-    keys,
-    steps,
-)
+from runs import agents, approvals, course, credentials, facts, keys, steps
 from runs.agents import Json, get_agent
 from runs.approvals import Said
-from runs.errors import (
-    Conflict,
-    Malformed,
-)
+from runs.errors import Conflict, Malformed
 from runs.journal import person
-from runs.models import (
-    Approval,
-    Run,
-    Step,
-)
+from runs.models import Approval, Run, Step
 from runs.operations.budget_cards import decide_budget
 from runs.operations.facts import correct
-from runs.states import (
-    ApprovalKind,
-    ApprovalState,
-    AttemptOutcome,
-    KeyState,
-    StepState,
-    Verdict,
-    WaitingFor,
-)
+from runs.states import ApprovalKind, ApprovalState, AttemptOutcome, KeyState, StepState, Verdict, WaitingFor
 
 
 def read_edit(run: Run, step: Step, said: Said) -> tuple[agents.Tool, dict[str, Json]]:
@@ -177,12 +154,6 @@ def _decide_escalation(run: Run, step: Step | None, card: Approval, said: Said, 
         steps.close(step, StepState.DONE, result=answer, actor=person(by), why=said.comment)
     else:
         steps.close(step, StepState.REJECTED, error=said.comment or "no reason given", actor=person(by))
-
-
-def _decide_other(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
-    approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
-    if step is not None:
-        steps.wake(step, why=f"{said.verdict} by {by.get_username()}", actor=person(by))
 
 
 def _decide_credential(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:

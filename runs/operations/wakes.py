@@ -4,30 +4,11 @@ from collections.abc import Sequence
 
 from django.db import transaction
 
-from runs import (
-    agents,
-    allowances,
-    approvals,
-    course,
-    keys,
-    lifecycle,
-    locks,
-)
+from runs import agents, allowances, approvals, course, keys, lifecycle, locks
 from runs.journal import Actor
-from runs.models import (
-    Allowance,
-    Approval,
-    Key,
-    Run,
-)
+from runs.models import Allowance, Approval, Key, Run
 from runs.operations.verdicts import credential_of
-from runs.states import (
-    ApprovalKind,
-    ApprovalState,
-    KeyState,
-    Verdict,
-    WaitingFor,
-)
+from runs.states import ApprovalKind, ApprovalState, KeyState, Verdict, WaitingFor
 
 
 def close_budget_cards(run: Run, *, why: str) -> None:
@@ -38,6 +19,13 @@ def close_budget_cards(run: Run, *, why: str) -> None:
         approvals.void(card, why=why)
 
 
+def wake_waiters(waiting_for: WaitingFor, on: str, *, why: str, most: int | None = None) -> None:
+    """Wake the runs that wait for this, the oldest first, each in a transaction of its own."""
+    for run in sorted(course.wake_waiting(waiting_for, on))[:most]:
+        with transaction.atomic(durable=True):
+            course.wake_run(lifecycle.lock(run), waiting_for, on, why=why)
+
+
 def wake_for_budget(run: int, *, why: str, actor: Actor) -> None:
     with transaction.atomic(durable=True):
         locked = lifecycle.lock(run)
@@ -46,10 +34,7 @@ def wake_for_budget(run: int, *, why: str, actor: Actor) -> None:
 
 
 def wake_for_allowance(allowance: int, *, why: str, most: int | None = None) -> None:
-    on = allowances.topic(allowance)
-    for run in sorted(course.wake_waiting(WaitingFor.CAPACITY, on))[:most]:
-        with transaction.atomic(durable=True):
-            course.wake_run(lifecycle.lock(run), WaitingFor.CAPACITY, on, why=why)
+    wake_waiters(WaitingFor.CAPACITY, allowances.topic(allowance), why=why, most=most)
 
 
 def wake_descendants(run: int, waiting_for: WaitingFor, *, why: str) -> None:
@@ -70,20 +55,15 @@ def wake_after_end(tree: list[Run], freed: Sequence[str]) -> None:
 
 def wake_waiters_of_ended(run: int) -> None:
     """Wake the step of the parent that waits for this child, and the run that waits longest for its place."""
-    waiting = course.wake_waiting(WaitingFor.CHILD, str(run))
-    for number in waiting:
-        with transaction.atomic(durable=True):
-            course.wake_run(lifecycle.lock(number), WaitingFor.CHILD, str(run), why=f"run {run} ended")
+    wake_waiters(WaitingFor.CHILD, str(run), why=f"run {run} ended")
     for allowance in Allowance.objects.filter(dimension="runs", ended_at__isnull=True).values_list("pk", flat=True):
         wake_for_allowance(allowance, why=f"run {run} ended", most=1)
 
 
 def wake_lock_waiters(names: Sequence[str]) -> None:
-    """Wake the runs that wait for these locks, each in a transaction of its own."""
+    """Wake the runs that wait for these locks."""
     for name in names:
-        for number in course.wake_waiting(WaitingFor.LOCK, name):
-            with transaction.atomic(durable=True):
-                course.wake_run(lifecycle.lock(number), WaitingFor.LOCK, name, why=f"{name} is free")
+        wake_waiters(WaitingFor.LOCK, name, why=f"{name} is free")
 
 
 def wake_after_decision(card: Approval) -> None:
@@ -93,9 +73,7 @@ def wake_after_decision(card: Approval) -> None:
     card.refresh_from_db(fields=["verdict"])
     if card.kind == ApprovalKind.CREDENTIAL and card.verdict == Verdict.RENEWED:
         name = credential_of(card)
-        for number in course.wake_waiting(WaitingFor.CREDENTIAL, name):
-            with transaction.atomic(durable=True):
-                course.wake_run(lifecycle.lock(number), WaitingFor.CREDENTIAL, name, why=f"{name} was renewed")
+        wake_waiters(WaitingFor.CREDENTIAL, name, why=f"{name} was renewed")
     if card.kind == ApprovalKind.BUDGET:
         wake_descendants(card.run_id, WaitingFor.BUDGET, why=f"a limit was raised on approval {card.pk}")
 
