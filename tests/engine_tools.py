@@ -117,6 +117,11 @@ def shop_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShopProce
 @pytest.fixture(scope="session")
 def workers(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[list[Worker]]:
     """The worker, kept with its tool process from test to test: starting one takes longer than most tests."""
+    yield from keep_workers(django_db_blocker)
+
+
+def keep_workers(django_db_blocker: DjangoDbBlocker) -> Iterator[list[Worker]]:
+    """A list for workers that are kept; their tool processes end after it."""
     kept: list[Worker] = []
     yield kept
     with django_db_blocker.unblock():

@@ -12,21 +12,11 @@ from runs.access import Role
 from runs.journal import RUNTIME
 from runs.models import AgentGrant, ApiToken, JournalEntry, Run, Switch
 from tests import situations
+from tests.admin_tools import ada, client
 from tests.people import make_person
 
+__all__ = ["ada", "client"]
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def ada() -> User:
-    return make_person("ada", Role.ADMIN, staff=True)
-
-
-@pytest.fixture
-def client(ada: User) -> Client:
-    client = Client()
-    client.force_login(ada)
-    return client
 
 
 def budget_form(run: Run, **changes: Any) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import transaction
 from django.test import Client
 from django.urls import reverse
@@ -12,21 +11,11 @@ from django.urls import reverse
 from runs import limits
 from runs.access import Role
 from runs.models import Allowance, JournalEntry, Price, ProviderLimit
+from tests.admin_tools import ada, client
 from tests.people import make_person
 
+__all__ = ["ada", "client"]
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def ada() -> User:
-    return make_person("ada", Role.ADMIN, staff=True)
-
-
-@pytest.fixture
-def client(ada: User) -> Client:
-    client = Client()
-    client.force_login(ada)
-    return client
 
 
 ALLOWANCE = {"scope": "agent:refund-desk", "dimension": "usd", "period": "day", "zone": "Europe/Berlin", "soft": "8",

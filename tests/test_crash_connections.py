@@ -22,7 +22,7 @@ from runs.engine.worker import Worker
 from runs.models import Approval, Attempt, Key, Lock, Run, Step
 from runs.states import AttemptOutcome, KeyState, RunState, StepKind, StepState
 from tests.cut_cable import Cable, Moment
-from tests.engine_tools import Engine, call, engine, shop_process, workers
+from tests.engine_tools import Engine, call, engine, keep_workers, shop_process, workers
 from tests.test_crash_fences import advance_to, claim
 
 __all__ = ["engine", "shop_process", "workers"]
@@ -34,11 +34,7 @@ MOMENTS: list[Moment] = ["unsent", "unheard"]
 
 @pytest.fixture(scope="module")
 def cabled_workers(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[list[Worker]]:
-    kept: list[Worker] = []
-    yield kept
-    with django_db_blocker.unblock():
-        for worker in kept:
-            worker.tools.close()
+    yield from keep_workers(django_db_blocker)
 
 
 @pytest.fixture
