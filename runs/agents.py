@@ -535,6 +535,12 @@ def get_agent(name: str) -> Agent:
     return known[name]
 
 
+def find_tool(agent: str, tool: str) -> Tool | None:
+    """A tool by name; None when there is no such agent any more, or it has no such tool."""
+    known = get_agents().get(agent)
+    return known.tool(tool) if known is not None else None
+
+
 def get_agents() -> dict[str, Agent]:
     """Every agent found in the `agents` modules of the installed apps."""
     if not _found:

@@ -22,7 +22,7 @@ from console.display.outside import show
 from console.views.readers import for_readers
 from runs import clock, operations, queries, voting
 from runs.access import Action
-from runs.agents import Tool, get_agents
+from runs.agents import find_tool
 from runs.errors import Conflict, Forbidden, LongwatchError, NotFound
 from runs.models import Approval
 from runs.queries import ApprovalCard, Window
@@ -222,7 +222,7 @@ def _find(request: Reader, number: int) -> Found:
         raise NotFound("approval", number)
     extras = read_card_extras(card.id, agents=request.rights.agents)
     may_recheck = request.rights.may(Action.RECHECK, card.agent)
-    view = show_card(card, extras, _tool_of(card.agent, card.tool), may_recheck=may_recheck)
+    view = show_card(card, extras, find_tool(card.agent, card.tool), may_recheck=may_recheck)
     return Found(card=card, view=view, now=extras.now)
 
 
@@ -311,14 +311,9 @@ def _show_decided(request: Reader) -> HttpResponse:
 
 
 def _item(line: InboxLine, now: datetime) -> InboxItem:
-    tool = _tool_of(line.agent, line.tool)
+    tool = find_tool(line.agent, line.tool)
     return show_item(line, now, irreversible=tool is not None and tool.irreversible)
 
 
 def _kinds(request: Reader) -> list[str]:
     return [kind for kind in request.GET.getlist("kind") if kind in set(ApprovalKind)]
-
-
-def _tool_of(agent: str, tool: str) -> Tool | None:
-    known = get_agents().get(agent)
-    return known.tool(tool) if known and tool else None

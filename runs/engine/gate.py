@@ -7,7 +7,7 @@ changed since voids it, and it is asked again, with old and new side by side.
 from collections.abc import Mapping
 
 from runs import approvals, facts, steps
-from runs.agents import Agent, Effect, Json, Tool, get_agents, judge_policy
+from runs.agents import Agent, Effect, Json, Tool, find_tool, judge_policy
 from runs.approvals import Replaced
 from runs.engine import doubt
 from runs.facts import Judged
@@ -167,9 +167,8 @@ def _value(fact: Mapping[str, Json] | None) -> Json:
 
 def _is_first(run: Run) -> bool:
     """Whether nobody has been asked in this run about a call that cannot be undone."""
-    known = get_agents().get(run.agent)
     asked = Approval.objects.filter(run=run, kind=ApprovalKind.APPROVAL).values_list("tool", flat=True).distinct()
-    tools = [known.tool(name) for name in asked] if known else []
+    tools = [find_tool(run.agent, name) for name in asked]
     return not any(tool is not None and tool.irreversible for tool in tools)
 
 

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import DatabaseError, transaction
 
 from runs import clock, course, keys, lifecycle, operations, sql, steps, switches
-from runs.agents import Effect, Tool, get_agents
+from runs.agents import Effect, Tool, find_tool
 from runs.engine import check, doubt
 from runs.engine.persist import forget_connection, persist
 from runs.engine.toolhost import Tick, ToolHost
@@ -95,8 +95,7 @@ def _lock(ident: int) -> tuple[Run, Step, Key]:
 
 def _tool_to_look_with(run: Run, key: Key) -> Tool | None:
     """The tool that can look this key up; None when it cannot, or has been tried often enough."""
-    agent = get_agents().get(run.agent)
-    tool = agent.tool(key.tool) if agent is not None else None
+    tool = find_tool(run.agent, key.tool)
     if tool is None or tool.reconciler is None or tool.effect not in (Effect.KEYED, Effect.CHECKABLE):
         return None
     before = Step.objects.filter(subject=key, kind=StepKind.RECONCILE)

@@ -119,7 +119,7 @@ def approve_batch(cards: Sequence[tuple[int, int]], *, comment: str, by: Abstrac
 
 def why_not_in_batch(card: Approval) -> str:
     """Why a card has to be looked at alone; "" when it need not: low risk, and every fact fresh and as it was shown."""
-    tool = agents.get_agents()[card.run.agent].tool(card.tool) if card.run.agent in agents.get_agents() else None
+    tool = agents.find_tool(card.run.agent, card.tool)
     if card.kind != ApprovalKind.APPROVAL or card.state != ApprovalState.PENDING or card.effective_at is not None:
         return "only calls that wait for their approval are approved together"
     if tool is None or tool.irreversible or tool.effect is agents.Effect.ONCE:

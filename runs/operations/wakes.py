@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from django.db import transaction
 
-from runs import agents, allowances, approvals, course, keys, lifecycle, locks
+from runs import allowances, approvals, course, keys, lifecycle, locks
+from runs.agents import find_tool
 from runs.journal import Actor
 from runs.models import Allowance, Approval, Key, Run
 from runs.operations.verdicts import credential_of
@@ -79,6 +80,5 @@ def wake_after_decision(card: Approval) -> None:
 
 
 def _lock_names(key: Key) -> list[str]:
-    agent = agents.get_agents().get(key.run.agent)
-    tool = agent.tool(key.tool) if agent else None
+    tool = find_tool(key.run.agent, key.tool)
     return [locks.fit(name) for name in tool.bound_locks(key.arguments)] if tool else []
