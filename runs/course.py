@@ -264,5 +264,6 @@ def _rank(step: Step) -> tuple[int, int]:
 def _sentence(step: Step, waiting: int) -> str:
     what = f"Step {step.number}" + (f" ({step.tool})" if step.tool else "")
     note = step.wait_note or "its last try is still under way"
+    stop = "" if note.endswith((".", "?", "!")) else "."
     more = f" And {waiting - 1} more." if waiting > 1 else ""
-    return f"{what}: {note}.{more}"
+    return f"{what}: {note}{stop}{more}"

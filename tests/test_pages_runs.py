@@ -61,6 +61,17 @@ def test_a_paused_a_held_and_a_stopping_run_say_so(operator: User, viewer: User)
     assert "Stopping 1 call in flight" in words
 
 
+@pytest.mark.parametrize(
+    ("note", "ends"),
+    [("no such item. Open: none.", "Open: none."), ("which one?", "which one?"), ("it waits", "it waits.")],
+)
+def test_a_reason_ends_with_one_stop(operator: User, note: str, ends: str) -> None:
+    run = situations.start(operator)
+    situations.ask_question(run, note)
+    run.refresh_from_db()
+    assert run.why.endswith(ends)
+
+
 def test_a_doubt_is_shown_as_one(operator: User, viewer: User) -> None:
     page_situations.put_in_doubt(situations.start(operator))
     words = read(client_of(viewer).get("/runs"))
@@ -73,6 +84,21 @@ def test_a_run_that_nobody_takes_is_overdue(operator: User, viewer: User) -> Non
     situations.start(operator)
     clock.shift(timedelta(seconds=600))
     assert "overdue 10 min" in read(client_of(viewer).get("/runs"))
+
+
+def test_the_rows_say_when_the_next_fact_under_a_wait_is_stale(operator: User, viewer: User) -> None:
+    client = client_of(viewer)
+    situations.start(operator)
+    assert "data-live-in" not in client.get("/runs").content.decode()
+    asking = situations.ask_approval(situations.start(operator))
+    clock.shift(timedelta(seconds=890))
+    for path in ("/runs", f"/runs/panels/rows?shown={asking.run.pk}"):
+        (seconds,) = re.findall(r'data-live-in="([\d.]+)"', client.get(path).content.decode())
+        assert 0 < float(seconds) <= 10
+    clock.shift(timedelta(seconds=10))
+    page = client.get("/runs")
+    assert "data-live-in" not in page.content.decode()
+    assert "stale" in read(page)
 
 
 def test_filters_stand_in_the_address_and_can_be_taken_away_one_by_one(operator: User, viewer: User) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 from console.display.evidence import Evidence, show_evidence, show_subject
 from console.display.figures import plural, write_ago, write_duration
 from console.display.marks import APPROVAL, KIND, Mark
-from console.display.outside import Shown, show, show_sentence, show_title, show_value, write_brief
+from console.display.outside import Shown, show, show_title, show_value, write_brief
 from console.display.waits import Until, say_on_expiry, say_until
 from console.display.why import Answer
 from runs.agents import Effect, Tool
@@ -485,5 +485,5 @@ def _say_closed(card: ApprovalCard, now: datetime) -> str:
         return f"{show(last.by)} {say_verdict(last.verdict)} {write_ago(last.at, now)} ago{used}."
     if card.state == ApprovalState.EXPIRED:
         return f"Expired {when}: nobody decided in time. Nothing ran."
-    because = f": {show(card.closed_because)}" if card.closed_because else ""
-    return show_sentence(f"Void {when}{because}. Nothing ran by it.")
+    because = f": {show(card.closed_because).removesuffix('.')}" if card.closed_because else ""
+    return f"Void {when}{because}. Nothing ran by it."

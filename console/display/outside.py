@@ -28,11 +28,6 @@ def show_title(text: str) -> str:
     return show(text[:1].upper() + text[1:] if first.isalpha() else text)
 
 
-def show_sentence(text: str) -> str:
-    """A reason that the runtime ended with a full stop, whatever it had ended with before."""
-    return show(text.replace("?.", "?").replace("!.", "!").replace("..", "."))
-
-
 def show_exactly(text: str) -> str:
     """For what will run: every character that cannot be seen, or looks like a plain space, becomes an escape."""
     return text if text.isascii() and text.isprintable() else "".join(map(_show_exact_character, text))

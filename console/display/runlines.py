@@ -5,7 +5,7 @@ from datetime import datetime
 
 from console.display.figures import plural, write_ago, write_duration, write_usd
 from console.display.marks import VERIFIED, Mark, mark_run
-from console.display.outside import show, show_sentence
+from console.display.outside import show
 from console.display.waits import say_and_then, say_until, say_whom
 from runs.queries.runlines import RunLine, Waiting
 from runs.queries.shapes import RunRow
@@ -96,20 +96,20 @@ def _say(line: RunLine, now: datetime) -> tuple[str, str, str, str]:
         return _say_end(run), by, "", ""
     if run.paused is not None:
         return (
-            show_sentence(run.why),
+            show(run.why),
             f"paused {write_ago(run.paused.at, now)} ago",
             "",
             "goes on when somebody resumes it",
         )
     if line.held_since is not None:
         return (
-            show_sentence(run.why),
+            show(run.why),
             f"held {write_ago(line.held_since, now)}",
             "",
             "goes on when the switch is released",
         )
     if line.waiting is not None:
-        return show_sentence(run.why), *_say_waiting(line.waiting, run.waiting_for, line.run.changed_at, now)
+        return show(run.why), *_say_waiting(line.waiting, run.waiting_for, line.run.changed_at, now)
     if line.under_way is not None:
         work = line.under_way
         what = f"Step {work.step} {show(work.tool) or work.kind}, attempt {work.attempt}"
@@ -118,14 +118,14 @@ def _say(line: RunLine, now: datetime) -> tuple[str, str, str, str]:
         if over > OVERDUE_S:
             return what, f"under way for {write_ago(since, now)}", f"longer than its limit of {limit}", ""
         return what, f"under way for {write_ago(since, now)}, at most {limit}", "", ""
-    return show_sentence(run.why), "", "", ""
+    return show(run.why), "", "", ""
 
 
 def _say_end(run: RunRow) -> str:
     """How it ended; of one that succeeded, what its claim is worth."""
     if run.state == RunState.SUCCEEDED:
         return _SUCCEEDED.get(run.verified, "It finished")
-    return show_sentence(run.why)
+    return show(run.why)
 
 
 _SUCCEEDED: dict[str, str] = {

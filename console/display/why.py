@@ -5,7 +5,7 @@ from datetime import datetime
 
 from console.display.figures import plural, write_ago, write_duration, write_limit
 from console.display.marks import WAITING, mark_run
-from console.display.outside import show, show_sentence
+from console.display.outside import show
 from console.display.waits import say_and_then, say_until, say_whom
 from runs.queries import RunDetail
 from runs.queries.runpage import OpenCard, RunExtras
@@ -49,7 +49,7 @@ def explain(run: RunDetail, extras: RunExtras, *, may_decide: bool) -> Why:
         return Why(
             tone="calm",
             icon="paused",
-            sentence=show_sentence(run.why),
+            sentence=show(run.why),
             answers=[
                 Answer(label="On whom", words="whoever resumes it"),
                 Answer(label="Paused", since=run.paused.at, words="ago"),
@@ -97,7 +97,7 @@ def _explain_end(run: RunDetail, extras: RunExtras) -> Why:
         tone, sentence = "calm", _say_outcome(run)
         answers.append(Answer(label="Checked outside", words=_CHECKED.get(run.verified, run.verified)))
     else:
-        tone, sentence = "danger", f"{mark.word}: {show_sentence(run.end_reason or run.state)}"
+        tone, sentence = "danger", f"{mark.word}: {show(run.end_reason or run.state)}"
     return Why(tone=tone, icon=mark.icon, sentence=sentence, answers=answers)
 
 
@@ -120,7 +120,7 @@ _CHECKED = {
 def _say_outcome(run: RunDetail) -> str:
     outcome = run.outcome
     said = outcome.get("outcome") if isinstance(outcome, dict) else outcome
-    return show(said) if isinstance(said, str) and said else show_sentence(run.why)
+    return show(said) if isinstance(said, str) and said else show(run.why)
 
 
 def _explain_wait(run: RunDetail, extras: RunExtras, may_decide: bool) -> Why:
@@ -147,7 +147,7 @@ def _explain_wait(run: RunDetail, extras: RunExtras, may_decide: bool) -> Why:
     return Why(
         tone="danger" if held else "unknown" if run.waiting_for == WaitingFor.VERDICT else "" if people else "calm",
         icon="switch" if held else kind.icon if kind else "waiting",
-        sentence=_say_card(card) if card else show_sentence(run.why),
+        sentence=_say_card(card) if card else show(run.why),
         answers=answers,
         link=_link_to(card, may_decide) if card else None,
     )
@@ -196,9 +196,7 @@ def _explain_move(run: RunDetail, extras: RunExtras) -> Why:
         return Why(
             tone="danger" if late else "moving",
             icon=run.state,
-            sentence=f"{show_sentence(run.why)} Nobody has taken it for {write_duration(overdue)}."
-            if late
-            else show_sentence(run.why),
+            sentence=f"{show(run.why)} Nobody has taken it for {write_duration(overdue)}." if late else show(run.why),
             answers=[Answer(label="On whom", words=words), Answer(label="Since", since=run.changed_at)],
         )
     flight = run.in_flight[0]
@@ -213,7 +211,7 @@ def _explain_move(run: RunDetail, extras: RunExtras) -> Why:
     ]
     if flight.progress is not None:
         answers.append(Answer(label="It says", words=show(str(flight.progress))[:200]))
-    return Why(tone="moving", icon=run.state, sentence=show_sentence(run.why), answers=answers)
+    return Why(tone="moving", icon=run.state, sentence=show(run.why), answers=answers)
 
 
 def _say_end(until: datetime | None, now: datetime, *, person: bool) -> Answer:
