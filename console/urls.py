@@ -5,7 +5,18 @@ from django.urls import URLPattern, URLResolver, path
 
 from console.api.app import read_urls
 from console.live.stream import live
-from console.views import approvals, facts, frame, home, journal, run, runs, sign_in, start, switches
+from console.views import (
+    approvals,
+    facts,
+    frame,
+    home,
+    journal,
+    run,
+    runs,
+    sign_in,
+    start,
+    switches,
+)
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", home.show_home, name="home"),
@@ -23,6 +34,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("runs/<int:number>/resume", run.resume, name="resume-run"),
     path("approvals", approvals.show_inbox, name="approvals"),
     path("approvals/panels/list", approvals.show_list_panel, name="approvals-list"),
+    path("approvals/panels/decided", approvals.show_decided_panel, name="approvals-decided"),
     path("approvals/<int:number>", approvals.show_approval, name="approval"),
     path("approvals/<int:number>/decision", approvals.decide, name="decide"),
     path("approvals/<int:number>/claim", approvals.claim, name="claim"),

@@ -58,6 +58,7 @@ PAGES: dict[str, list[Page]] = {
     "runs/<int:number>/resume": [Page(may=RUNNERS, form=REASON, ok=302)],
     "approvals": [Page()],
     "approvals/panels/list": [Page()],
+    "approvals/panels/decided": [Page()],
     "approvals/<int:number>": [Page()],
     "approvals/<int:number>/decision": [
         Page(may=frozenset({APPROVER, ADMIN}), form={"version": "1", "verdict": "approve"}, ok=302)

@@ -8,10 +8,11 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.test import Client
 
-from runs import clock, facts
+from runs import clock, facts, operations
 from runs.access import Role
+from runs.approvals import Said
 from runs.models import Approval, Decision, JournalEntry, Run
-from runs.states import ApprovalKind
+from runs.states import ApprovalKind, Verdict
 from tests import page_situations, situations
 from tests.page_tools import client_of, fields_of, read
 from tests.people import approver, make_person, make_stranger, operator, viewer
@@ -315,3 +316,16 @@ def test_a_recheck_is_asked_for_once_and_leads_back(operator: User, approver: Us
     assert client.post(path, {"next": "https://elsewhere.example/"})["Location"] == "/"
     assert asking.run.steps.filter(kind="check").count() == 1
     assert JournalEntry.objects.filter(kind="fact.recheck_asked", user=approver).exists()
+
+
+def test_what_was_decided_shows_in_an_open_list_of_decisions(operator: User, approver: User) -> None:
+    asking, client = situations.ask_approval(situations.start(operator)), client_of(approver)
+    page = client.get("/approvals?state=decided").content.decode()
+    assert 'hx-get="/approvals/panels/decided"' in page
+    assert "Nothing was decided yet" in read(client.get("/approvals/panels/decided"))
+    operations.decide(asking.card.pk, Said(verdict=Verdict.REJECT, comment="no"), by=approver)
+    panel = client.get("/approvals/panels/decided")
+    assert "<html" not in panel.content.decode()
+    assert "Refund 420.00 of order 1001" in read(panel)
+    # An older page of the list is a place in the past.
+    assert "panels/decided" not in client.get("/approvals?state=decided&after=1").content.decode()

@@ -53,7 +53,7 @@ class Found:
 def show_inbox(request: Reader) -> HttpResponse:
     """What is to be decided, with the first card open or, on a phone with `?list=1`, by itself; or what was decided."""
     if request.GET.get("state") == "decided":
-        return _show_decided(request)
+        return render(request, "approvals/decided.html", _describe_decided(request) | {"section": "approvals"})
     pending = list_pending(agents=request.rights.agents, kinds=_kinds(request))
     if not pending or request.GET.get("list"):
         return render(request, "approvals/inbox.html", _describe_inbox(request, pending, current=None))
@@ -298,16 +298,21 @@ def _read_undo(request: Reader) -> dict[str, Any] | None:
     return {"id": card.id, "version": card.version, "until": card.effective_at, "left_s": max(left, 0.0)}
 
 
-def _show_decided(request: Reader) -> HttpResponse:
+@require_safe
+@for_readers
+def show_decided_panel(request: Reader) -> HttpResponse:
+    return render(request, "approvals/decided-list.html", _describe_decided(request))
+
+
+def _describe_decided(request: Reader) -> dict[str, Any]:
     page = list_decided(Window.read(request.GET.get("after"), PAGE), agents=request.rights.agents)
     now = clock.now()
-    context = {
-        "section": "approvals",
+    return {
         "items": [_item(line, now) for line in page.items],
         "older": page.next,
+        "is_newest": "after" not in request.GET,
         "now": now,
     }
-    return render(request, "approvals/decided.html", context)
 
 
 def _item(line: InboxLine, now: datetime) -> InboxItem:

@@ -1,5 +1,7 @@
 """The list of runs."""
 
+from collections.abc import Sequence
+
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
@@ -15,7 +17,7 @@ from runs.agents import get_agents
 from runs.queries import Window
 from runs.queries.counts import count_runs
 from runs.queries.paging import EVERY_AGENT
-from runs.queries.runlines import count_newer, list_run_lines, read_run_lines
+from runs.queries.runlines import RunLine, count_newer, list_run_lines, read_run_lines
 from runs.queries.runs import find_by_name
 
 PAGE = 50
@@ -47,6 +49,7 @@ def show_runs(request: Reader) -> HttpResponse:
         "wait_choices": WAIT_CHOICES,
         "agent_choices": [n for n in known if EVERY_AGENT in request.rights.agents or n in request.rights.agents],
         "may_start": request.rights.may(Action.START),
+        "stale_in_s": _say_stale_in(page.items),
         "now": now,
     }
     return render(request, "runs/list.html", context)
@@ -72,6 +75,13 @@ def show_rows(request: Reader) -> HttpResponse:
         "newer": newer,
         "most": PAGE,
         "newest": wanted.write(),
+        "stale_in_s": _say_stale_in(lines),
         "now": now,
     }
     return render(request, "runs/rows.html", context)
+
+
+def _say_stale_in(lines: Sequence[RunLine]) -> float | None:
+    """When the first of these runs rests on one more stale fact."""
+    soon = (line.waiting.stale_in_s for line in lines if line.waiting and line.waiting.stale_in_s is not None)
+    return min(soon, default=None)

@@ -69,9 +69,10 @@ class HeldUp:
 
 @dataclass(frozen=True, kw_only=True)
 class FactsOver:
-    """`more`: there are further ones than `facts` shows. `holds_up`: by fact id."""
+    """`more`: there are further ones than `facts` shows. `holds_up`: by fact id. `stale_in_s`: when one more is stale."""
 
     now: datetime
+    stale_in_s: float | None
     counts: dict[FactList, int]
     facts: list[FactOver]
     holds_up: dict[int, list[HeldUp]]
@@ -89,7 +90,8 @@ def list_facts_over_runs(
     facts = rows[:SHOWN]
     return FactsOver(
         now=counts[0],
-        counts=dict(zip(_COUNTED, counts[1:], strict=True)),
+        stale_in_s=counts[1],
+        counts=dict(zip(_COUNTED, counts[2:], strict=True)),
         facts=facts,
         holds_up=read_held_up([(fact.id, fact.run, fact.name) for fact in facts]),
         more=len(rows) > SHOWN,
@@ -209,7 +211,9 @@ _COUNTED = (
     FactList.AGEING,
     FactList.ALL,
 )
-_COUNTS = "SELECT lw_now(), " + ", ".join(
+_NEXT = f"""(SELECT extract(epoch FROM {_ENDS} - lw_now())::float8 FROM
+    {_visible(f"{_ENDS} > lw_now() AND {_DATED} ORDER BY {_ENDS}, f.id")} LIMIT 1)"""
+_COUNTS = f"SELECT lw_now(), {_NEXT}, " + ", ".join(
     _count(*rows) for rows in ((_STALE,), (_CONTRADICTED,), (_FAILED,), (_UNDATED, _AHEAD), (_AGEING,), (_ANY,))
 )
 _BADGE = f"SELECT {_count(_STALE, _CONTRADICTED, _FAILED, _UNDATED, _AHEAD)}"

@@ -14,7 +14,9 @@ from runs.states import FactState
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """The open wait that a run shows. `since`: when its card was made, if it has one. `stale`: facts it rests on."""
+    """The open wait that a run shows. `since`: when its card was made, if it has one. `stale`: how many of the facts it
+    rests on; `stale_in_s`: when one more is.
+    """
 
     step: int
     tool: str
@@ -27,6 +29,7 @@ class Waiting:
     since: datetime | None
     on_expiry: str
     stale: int
+    stale_in_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +81,11 @@ def _add_lines(rows: list[RunRow]) -> list[RunLine]:
 
 def _show(run: RunRow, row: tuple[Any, ...]) -> RunLine:
     _, held_since, held_by, drained_at, in_flight, *rest = row
-    wait, card, work = rest[:6], rest[6:12], rest[12:]
+    wait, card, work = rest[:6], rest[6:13], rest[13:]
     waiting = None
     if wait[0] is not None:
         step, tool, on, note, wake_at, and_then = wait
-        approval, kind, since, expires_at, on_expiry, stale = card
+        approval, kind, since, expires_at, on_expiry, stale, stale_in_s = card
         waiting = Waiting(
             step=step,
             tool=tool,
@@ -95,6 +98,7 @@ def _show(run: RunRow, row: tuple[Any, ...]) -> RunLine:
             since=since,
             on_expiry=on_expiry or "",
             stale=stale,
+            stale_in_s=stale_in_s,
         )
     return RunLine(
         run=run,
@@ -110,16 +114,16 @@ def _show(run: RunRow, row: tuple[Any, ...]) -> RunLine:
 _WORK = ("step", "kind", "tool", "attempt", "taken_at", "began_at", "timeout_s")
 _USABLE = ", ".join(f"'{state}'" for state in (FactState.FRESH, FactState.AGEING))
 
+_STALE = f"""lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, lw_now())
+    NOT IN ({_USABLE})"""
+
 # The wait that a run shows is the first of the kind that its `waiting_for` names (course.rest).
 _LINES = f"""
     SELECT r.id, r.held_since, r.held_by, r.drained_at,
         (SELECT count(*) FROM runs_attempt a WHERE a.run_id = r.id AND a.outcome = 'open'),
         w.number, w.tool, w.waiting_on, w.wait_note, w.wake_at, w.and_then,
         c.id, c.kind, c.created_at, c.expires_at, c.on_expiry,
-        (SELECT count(*) FROM runs_fact f WHERE w.id IS NOT NULL AND f.run_id = r.id
-            AND w.rests_on @> to_jsonb(f.name)
-            AND lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, lw_now())
-                NOT IN ({_USABLE})),
+        n.stale, n.stale_in_s,
         t.number, t.kind, t.tool, t.attempt, t.taken_at, t.began_at, t.timeout_s
     FROM runs_run r
     LEFT JOIN LATERAL (
@@ -129,6 +133,10 @@ _LINES = f"""
     LEFT JOIN LATERAL (
         SELECT a.id, a.kind, a.created_at, a.expires_at, a.on_expiry FROM runs_approval a
         WHERE a.step_id = w.id AND a.state = 'pending' ORDER BY a.id LIMIT 1) c ON true
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE {_STALE}) AS stale,
+            (min(f.max_age_s - extract(epoch FROM lw_now() - f.verified_at)) FILTER (WHERE NOT {_STALE}))::float8 AS stale_in_s
+        FROM runs_fact f WHERE w.id IS NOT NULL AND f.run_id = r.id AND w.rests_on @> to_jsonb(f.name)) n
     LEFT JOIN LATERAL (
         SELECT s.number, s.kind, s.tool, a.number AS attempt, a.taken_at, a.began_at, a.timeout_s
         FROM runs_attempt a JOIN runs_step s ON s.id = a.step_id
