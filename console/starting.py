@@ -1,34 +1,26 @@
 """The form that starts a run: what a person typed, read into what a start takes, with what is wrong beside its field."""
 
-import re
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, cast
 
 from django import forms
 
+from console.forms import DurationField, LimitsForm
 from runs.agents import Json
 from runs.operations import GOAL_CHARS, Start
 from runs.sanitise import clean_text
 
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhd])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_LONGEST_S = 10 * 366 * 86_400
 
-
-class StartForm(forms.Form):
+class StartForm(LimitsForm):
     """Limits that are left empty are the agent's own."""
 
     agent = forms.ChoiceField()
     goal = forms.CharField(max_length=GOAL_CHARS, strip=True)
     inputs = forms.CharField(required=False, max_length=100_000)
     constraints = forms.CharField(required=False, max_length=100_000)
-    usd = forms.DecimalField(required=False, min_value=Decimal(0), max_digits=20, decimal_places=10)
-    tokens = forms.IntegerField(required=False, min_value=0, max_value=2**63 - 1)
-    steps = forms.IntegerField(required=False, min_value=1, max_value=2**63 - 1)
-    max_age = forms.CharField(required=False, max_length=40)
+    max_age = DurationField(required=False)
+    deadline = forms.DateTimeField(required=False)
     labels = forms.CharField(required=False, max_length=10_000)
     # The same form sent twice starts one run.
     key = forms.UUIDField(required=False)
@@ -49,16 +41,6 @@ class StartForm(forms.Form):
     def clean_constraints(self) -> list[str]:
         return [clean_text(line) for line in _lines(self.cleaned_data["constraints"])]
 
-    def clean_max_age(self) -> float | None:
-        text = self.cleaned_data["max_age"].strip()
-        if not text:
-            return None
-        rest, parts = _DURATION.sub("", text).strip(), _DURATION.findall(text)
-        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-        if rest or not 0 < seconds <= _LONGEST_S:
-            raise forms.ValidationError("Write a duration, as 2d, 12h or 90m.")
-        return seconds
-
     def read_start(self) -> Start:
         """What a valid form asks for."""
         said: Mapping[str, Any] = self.cleaned_data
@@ -70,32 +52,18 @@ class StartForm(forms.Form):
             labels=said["labels"],
             usd=None if said["usd"] is None else format(said["usd"], "f"),
             tokens=said["tokens"],
+            calls=said["calls"],
+            effects=said["effects"],
             steps=said["steps"],
+            working_s=said["working"],
             max_age_s=said["max_age"],
+            deadline_at=said["deadline"],
         )
 
     @property
     def idempotency_key(self) -> str:
         key = self.cleaned_data.get("key")
         return f"form:{key}" if key else ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Field:
-    """A field as the page shows it: what was typed, and what is wrong with it."""
-
-    value: str
-    errors: list[str]
-
-
-def show_fields(form: StartForm) -> dict[str, Field]:
-    return {
-        name: Field(
-            value=str(form[name].value() if form[name].value() is not None else ""),
-            errors=[str(error) for error in form.errors.get(name, [])],
-        )
-        for name in form.fields
-    }
 
 
 def new_key() -> str:

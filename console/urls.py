@@ -29,6 +29,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("runs/<int:number>/panels/head", run.show_head_panel, name="run-head"),
     path("runs/<int:number>/panels/side", run.show_side_panel, name="run-side"),
     path("runs/<int:number>/panels/<slug:tab>", run.show_tab_panel, name="run-tab"),
+    path("runs/<int:number>/limits", run.set_limits, name="set-limits"),
     path("runs/<int:number>/stop", run.stop, name="stop-run"),
     path("runs/<int:number>/pause", run.pause, name="pause-run"),
     path("runs/<int:number>/resume", run.resume, name="resume-run"),

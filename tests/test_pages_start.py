@@ -1,5 +1,6 @@
 """Starting a run from its form: what was typed becomes what is started, once, with limits."""
 
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
@@ -23,8 +24,12 @@ TYPED = {
     "constraints": "Never on a Sunday.\r\n\r\nAsk first.",
     "usd": "1.50",
     "tokens": "",
+    "calls": "30",
+    "effects": "4",
+    "working": "2h 30m",
     "steps": "80",
     "max_age": "1d 12h",
+    "deadline": "2999-11-30T08:00",
     "labels": "shift=night",
 }
 
@@ -47,7 +52,10 @@ def test_what_was_typed_is_started_and_the_page_of_the_run_is_shown(operator: Us
     assert run.constraints[-2:] == ["Never on a Sunday.", "Ask first."]
     assert run.labels == {"shift": "night"}
     assert run.max_age_s == 129_600
-    assert (run.budget.usd_limit, run.budget.steps_limit) == (Decimal("1.5"), 80)
+    budget = run.budget
+    assert (budget.usd_limit, budget.steps_limit, budget.calls_limit) == (Decimal("1.5"), 80, 30)
+    assert (budget.effects_limit, budget.working_limit_s) == (4, 9_000.0)
+    assert run.deadline_at == datetime(2999, 11, 30, 8, tzinfo=UTC)
     assert JournalEntry.objects.filter(run=run, user=operator).exists()
     assert "Started." in read(client.get(response["Location"]))
 
@@ -76,6 +84,11 @@ def test_the_same_form_twice_starts_one_run(operator: User) -> None:
         ("steps", "9" * 30, "less than or equal to"),
         ("max_age", "soon", "Write a duration"),
         ("max_age", "0d", "Write a duration"),
+        ("calls", "-1", "greater than or equal to 0"),
+        ("effects", "x", "whole number"),
+        ("working", "2 weeks", "Write a duration"),
+        ("deadline", "soon", "valid date/time"),
+        ("deadline", "2001-01-01T00:00", "has passed already"),
         ("labels", "=x", "is no name=value"),
     ],
 )

@@ -29,6 +29,8 @@ class BudgetOfStart(Body):
 
     usd: Usd | None = None
     tokens: Count | None = None
+    calls: Count | None = None
+    effects: Count | None = None
     steps: Annotated[int, Field(ge=1, le=BIGGEST)] | None = None
     working_s: Seconds | None = None
 

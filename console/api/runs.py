@@ -57,6 +57,8 @@ def start_run(
         labels=body.labels,
         usd=None if body.budget.usd is None else format(body.budget.usd, "f"),
         tokens=body.budget.tokens,
+        calls=body.budget.calls,
+        effects=body.budget.effects,
         steps=body.budget.steps,
         working_s=body.budget.working_s,
         max_age_s=body.max_age_s,

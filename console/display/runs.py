@@ -85,13 +85,16 @@ class RunHead:
     limits: list[Limit]
     ended: bool
     may_stop: bool
+    may_limit: bool
     paused: bool
     settled: bool
     stop_says: list[str]
     end: Answer | None
 
 
-def show_head(run: RunDetail, extras: RunExtras, *, may_stop: bool, may_decide: bool) -> RunHead:
+def show_head(
+    run: RunDetail, extras: RunExtras, *, may_stop: bool, may_decide: bool, may_limit: bool = False
+) -> RunHead:
     ended = run.state in RUN_FINAL
     mark = mark_run(
         state=run.state,
@@ -118,6 +121,7 @@ def show_head(run: RunDetail, extras: RunExtras, *, may_stop: bool, may_decide: 
         limits=_limits(run, extras),
         ended=ended,
         may_stop=may_stop and not ended,
+        may_limit=may_limit and not ended,
         paused=run.paused is not None,
         settled=ended and not run.in_flight,
         stop_says=_say_stop(run),
@@ -231,9 +235,12 @@ def _limits(run: RunDetail, extras: RunExtras) -> list[Limit]:
         _limit("Effects", write_count, spent.effects, limits.effects, reserved.effects),
         _limit("Working time", write_duration, spent.working_s, limits.working_s),
         _limit_age(run, extras.now),
+        *([_limit_deadline(run, extras.now, run.deadline_at)] if run.deadline_at else []),
     ]
-    # What has neither a limit nor a figure says nothing.
-    return [limit for limit in found if limit.has_limit or limit.name in ("Money", "Tokens", "Steps", "Age")]
+    # What has neither a limit nor a figure says nothing; working time stands among the clocks anyway.
+    used = {"Model calls": spent.calls, "Effects": spent.effects, "Working time": 0}
+    silent = {name for name, figure in used.items() if not figure}
+    return [limit for limit in found if limit.has_limit or limit.name not in silent]
 
 
 def _limit(name, write, spent, limit, reserved=0, estimated=0, over=0) -> Limit:  # type: ignore[no-untyped-def]
@@ -277,6 +284,21 @@ def _limit_age(run: RunDetail, now: datetime) -> Limit:
         used=write_duration(age),
         of=f"of {write_limit(round(whole))}",
         note=note,
+        has_limit=True,
+        spent=share,
+        css="high" if share >= HIGH else "spent",
+    )
+
+
+def _limit_deadline(run: RunDetail, now: datetime, deadline: datetime) -> Limit:
+    whole = (deadline - run.created_at).total_seconds()
+    share = percent(_age(run, now), whole)
+    until = say_until(deadline, now)
+    return Limit(
+        name="Deadline",
+        used=until.moment,
+        of="",
+        note="" if run.state in RUN_FINAL else f"{until.left}, then it expires",
         has_limit=True,
         spent=share,
         css="high" if share >= HIGH else "spent",

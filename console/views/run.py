@@ -11,13 +11,15 @@ from django.views.decorators.http import require_POST, require_safe
 
 from console.access import Reader, require
 from console.display.runs import show_about, show_head
+from console.forms import show_limit_fields
+from console.limiting import RunLimitsForm, write_limits
 from console.views.finding import Found, find
 from console.views.readers import for_readers
 from console.views.run_tabs import TABS, read_tab
 from runs import operations
 from runs.access import Action
 from runs.agents import get_agents
-from runs.errors import Conflict, Forbidden, LongwatchError, NotFound
+from runs.errors import Conflict, Forbidden, LongwatchError, Malformed, NotFound
 from runs.models import Run
 
 MOST_REASON = 2_000
@@ -60,6 +62,33 @@ def stop(request: Reader, number: int) -> HttpResponse:
 
 @require_POST
 @for_readers
+def set_limits(request: Reader, number: int) -> HttpResponse:
+    """Set every limit of a run as the form says. Refused: the run as it is now, with the form as it was typed."""
+    found = find(request, number)
+    require(request, Action.BUDGET, found.run.agent)
+    form = RunLimitsForm(request.POST)
+    typed = {"act": "limits", "reason": request.POST.get("reason", "").strip()[:MOST_REASON]}
+    if not form.is_valid():
+        # Without the version that was seen the form could land on limits that somebody else has set.
+        unseen = Malformed(
+            "The form does not say which limits it is about.", remedy="Look at these, and set them again."
+        )
+        refusal = unseen if "version" in form.errors else None
+        return _show(request, found, refusal=refusal, typed=typed, limits=form, status=422)
+    wanted = form.read_limits(found.run.budget.limits)
+    try:
+        operations.set_budget(number, wanted, reason=typed["reason"], by=request.user, version=form.read_version())
+    except (NotFound, Forbidden):
+        raise
+    except LongwatchError as refusal:
+        status = 409 if isinstance(refusal, Conflict) else 422
+        return _show(request, find(request, number), refusal=refusal, typed=typed, limits=form, status=status)
+    messages.success(request, "The limits are set. They hold from the next reservation on.")
+    return HttpResponseRedirect(reverse("run", args=[number]))
+
+
+@require_POST
+@for_readers
 def pause(request: Reader, number: int) -> HttpResponse:
     return _act(
         request, number, operations.pause_run, "pause", "Paused. The step in hand finishes; nothing new is taken."
@@ -95,8 +124,11 @@ def _show(
     *,
     refusal: LongwatchError | None = None,
     typed: Mapping[str, str] | None = None,
+    limits: RunLimitsForm | None = None,
     status: int = 200,
 ) -> HttpResponse:
+    """limits: the form of limits as somebody typed it, which is then open."""
+    form = limits or RunLimitsForm(initial=write_limits(found.run.budget))
     agent = get_agents().get(found.run.agent)
     context = (
         _describe(request, found)
@@ -106,6 +138,7 @@ def _show(
             "about": show_about(found.run, found.extras, model=agent.model if agent else ""),
             "refusal": refusal,
             "typed": typed or {},
+            "limit_fields": show_limit_fields(form),
         }
     )
     return render(request, "runs/run.html", context, status=status)
@@ -118,6 +151,7 @@ def _describe(request: Reader, found: Found) -> dict[str, Any]:
         run,
         found.extras,
         may_stop=rights.may(Action.STOP, run.agent),
+        may_limit=rights.may(Action.BUDGET, run.agent),
         may_decide=rights.may(Action.DECIDE, run.agent),
     )
     return {"run": run, "head": head, "now": found.extras.now, "facts_move_s": found.extras.facts_move_s}

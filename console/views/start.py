@@ -8,7 +8,8 @@ from django.views.decorators.http import require_http_methods
 
 from console.access import Reader, require
 from console.display.agents import show_agent
-from console.starting import StartForm, new_key, show_fields
+from console.forms import show_fields, show_limit_fields
+from console.starting import StartForm, new_key
 from console.views.readers import for_readers
 from runs import operations
 from runs.access import Action
@@ -44,6 +45,7 @@ def _show(
     context = {
         "section": "runs",
         "fields": show_fields(form),
+        "limit_fields": show_limit_fields(form),
         "agents": [show_agent(agent) for agent in agents],
         "refusal": refusal,
         "key": form.data.get("key") or new_key(),

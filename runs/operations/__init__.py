@@ -1,5 +1,6 @@
 """Every write that a person or the API makes: one function, one transaction, one journal entry: who, and why."""
 
+from runs.operations.amounts import LONGEST_S
 from runs.operations.decisions import (
     apply_held_decision,
     approve_batch,
@@ -26,6 +27,7 @@ from runs.operations.wakes import wake_lock_waiters, wake_waiters_of_ended
 
 __all__ = [
     "GOAL_CHARS",
+    "LONGEST_S",
     "Start",
     "apply_held_decision",
     "approve_batch",

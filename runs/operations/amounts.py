@@ -26,9 +26,7 @@ def read_whole(name: str, text: str) -> int:
 
 
 _BIGGEST = 2**63 - 1  # of a bigint column
-
-
-_LONGEST_S = 10 * 366 * 86_400.0
+LONGEST_S = 10 * 366 * 86_400.0
 
 
 def check_amount(name: str, amount: Decimal | int | float | None) -> None:
@@ -42,7 +40,7 @@ def check_amount(name: str, amount: Decimal | int | float | None) -> None:
         case "ask_percent":
             fits = 1 <= amount <= 100 and amount == int(amount)
         case "working_s" | "max_age_s":
-            fits = 0 < amount <= _LONGEST_S  # NaN compares false
+            fits = 0 < amount <= LONGEST_S  # NaN compares false
         case _:
             fits = 0 <= amount <= _BIGGEST and amount == int(amount)
     if not fits:

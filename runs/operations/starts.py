@@ -29,6 +29,8 @@ class Start:
     labels: Mapping[str, str] = field(default_factory=dict)
     usd: str | None = None
     tokens: int | None = None
+    calls: int | None = None
+    effects: int | None = None
     steps: int | None = None
     working_s: float | None = None
     max_age_s: float | None = None
@@ -81,9 +83,8 @@ def _create(start: Start, agent: agents.Agent, *, actor: Actor, parent: Run | No
         raise Malformed(
             f"The deadline {start.deadline_at:%Y-%m-%d %H:%M:%S %Z} has passed already.", remedy="Name one ahead."
         )
-    for name, wanted in (("tokens", start.tokens), ("steps", start.steps), ("working_s", start.working_s)):
-        check_amount(name, wanted)
-    check_amount("max_age_s", start.max_age_s)
+    for name in ("tokens", "calls", "effects", "steps", "working_s", "max_age_s"):
+        check_amount(name, getattr(start, name))
     if switch := switches.for_agent(agent.name):
         raise SwitchedOff(*switch)
     own = agent.budget
@@ -91,6 +92,8 @@ def _create(start: Start, agent: agents.Agent, *, actor: Actor, parent: Run | No
         own,
         usd=read_money(start.usd) or own.usd,
         tokens=own.tokens if start.tokens is None else start.tokens,
+        calls=own.calls if start.calls is None else start.calls,
+        effects=own.effects if start.effects is None else start.effects,
         steps=own.steps if start.steps is None else start.steps,
         working_s=own.working_s if start.working_s is None else start.working_s,
     )

@@ -22,7 +22,10 @@ class Command(OperatorCommand):
         parser.add_argument("--constraint", type=clean_text, action="append", default=[], metavar="TEXT")
         parser.add_argument("--budget-usd", metavar="X", help="limit in USD, as 2.00")
         parser.add_argument("--budget-tokens", type=int, metavar="N")
+        parser.add_argument("--budget-calls", type=int, metavar="N", help="model calls")
+        parser.add_argument("--budget-effects", type=int, metavar="N")
         parser.add_argument("--budget-steps", type=int, metavar="N")
+        parser.add_argument("--budget-working", type=read_duration, metavar="2h", help="working time")
         parser.add_argument("--max-age", type=read_duration, metavar="2d", help="when it expires, from its start")
         parser.add_argument("--deadline", type=read_moment, metavar="ISO")
         parser.add_argument("--label", type=read_pair, action="append", default=[], metavar="K=V", help="repeatable")
@@ -36,7 +39,10 @@ class Command(OperatorCommand):
             labels=dict(options["label"]),
             usd=options["budget_usd"],
             tokens=options["budget_tokens"],
+            calls=options["budget_calls"],
+            effects=options["budget_effects"],
             steps=options["budget_steps"],
+            working_s=options["budget_working"],
             max_age_s=options["max_age"],
             deadline_at=options["deadline"],
         )
