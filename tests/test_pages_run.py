@@ -285,3 +285,25 @@ def test_a_fact_is_rechecked_from_its_tab(operator: User) -> None:
     assert response["Location"] == f"/runs/{asking.run.pk}?tab=facts"
     operations.stop_run(asking.run.pk, reason="enough", by=operator)
     assert client_of(operator).post(f"/facts/{asking.fact.pk}/recheck", fields).status_code == 409
+
+
+def test_a_fact_is_corrected_or_extended_from_its_tab(operator: User, viewer: User, approver: User) -> None:
+    asking = situations.ask_approval(situations.start(operator))
+    tab, fact = f"/runs/{asking.run.pk}?tab=facts", asking.fact.pk
+    for user in (viewer, operator):
+        assert "Correct…" not in read(client_of(user).get(tab))
+    client = client_of(approver)
+    assert f'href="{tab}&amp;fact={fact}#fact-{fact}"' in client.get(tab).content.decode()
+    page = client.get(f"{tab}&fact={fact}")
+    # The panel that refreshes it keeps the forms open.
+    panel = re.search(r'hx-get="(/runs/\d+/panels/facts[^"]*)"', page.content.decode())
+    assert panel is not None
+    assert f'id="fact-acts-{fact}" hx-morph-skip' in client.get(panel[1]).content.decode()
+    extends = fields_of(page, f"/facts/{fact}/extend") | {"minutes": "5", "reason": "the shop is closed"}
+    assert client.post(f"/facts/{fact}/extend", extends)["Location"] == tab
+    corrects = fields_of(page, f"/facts/{fact}/correct") | {"value": "7"}
+    assert client.post(f"/facts/{fact}/correct", corrects)["Location"] == tab
+    asking.fact.refresh_from_db()
+    assert (asking.fact.value, asking.fact.version) == (7, 2)
+    other = situations.ask_approval(situations.start(operator), order="1002").fact
+    assert "It is something else" not in read(client.get(f"{tab}&fact={other.pk}"))

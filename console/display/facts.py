@@ -252,6 +252,7 @@ class StoryView:
     may_correct: bool
     may_extend: bool
     extend_minutes: str
+    moves_in_s: float | None
 
     @property
     def age_label(self) -> str:
@@ -321,7 +322,16 @@ def show_story(story: FactStory, *, checkable: bool, may_recheck: bool, may_deci
         may_correct=live and may_decide,
         may_extend=live and may_decide and story.extended_from_s is None and story.state in _EXTENDABLE,
         extend_minutes=f"{story.max_age_s / 60:.3f}".rstrip("0").rstrip("."),
+        moves_in_s=_say_when_it_moves(story) if live else None,
     )
+
+
+def _say_when_it_moves(story: FactStory) -> float | None:
+    """In how many seconds it is called otherwise, by its age alone; None when it will not be."""
+    if story.age_s is None or story.state not in USABLE:
+        return None
+    ahead = [share * story.max_age_s - story.age_s for share in (0.8, 1.0)]
+    return min((seconds for seconds in ahead if seconds > 0), default=None)
 
 
 _EXTENDABLE = (*USABLE, FactState.STALE, FactState.CHECK_FAILED)

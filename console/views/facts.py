@@ -10,7 +10,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from console.access import Reader
-from console.display.facts import say_empty, show_groups, show_story, show_tabs
+from console.display.facts import say_empty, show_groups, show_tabs
+from console.views.finding import find_story, show_fact_story
 from console.views.frame import read_next
 from console.views.readers import for_readers
 from runs import operations
@@ -18,7 +19,6 @@ from runs.access import Action
 from runs.agents import Json, get_agents
 from runs.errors import Conflict, Forbidden, LongwatchError, Malformed, NotFound
 from runs.queries.factlists import SHOWN, FactList, FactOver, list_facts_over_runs
-from runs.queries.factstory import FactStory, find_fact_story
 from runs.sanitise import clean_json
 
 MOST_TEXT = 20_000
@@ -92,7 +92,7 @@ def _act(request: Reader, number: int, act: Any, typed: dict[str, str]) -> HttpR
         status = 409 if isinstance(refusal, Conflict) else 422
         return _show_fact(request, number, refusal=refusal, typed=typed, status=status)
     messages.success(request, said)
-    return HttpResponseRedirect(reverse("fact", args=[number]))
+    return HttpResponseRedirect(read_next(request) if "next" in request.POST else reverse("fact", args=[number]))
 
 
 def _describe_list(request: Reader) -> dict[str, Any]:
@@ -112,6 +112,7 @@ def _describe_list(request: Reader) -> dict[str, Any]:
         "name": name,
         "which": which.value,
         "more": page.more,
+        "stale_in_s": page.stale_in_s,
         "most": SHOWN,
         "now": page.now,
         "query": request.GET.urlencode(),
@@ -124,24 +125,9 @@ def _may_recheck(request: Reader, fact: FactOver) -> bool:
     return checkable and request.rights.may(Action.RECHECK, fact.agent)
 
 
-def _find(request: Reader, number: int) -> FactStory:
-    """Raises: NotFound."""
-    story = find_fact_story(number, agents=request.rights.agents)
-    if story is None:
-        raise NotFound("fact", number)
-    return story
-
-
 def _describe_fact(request: Reader, number: int) -> dict[str, Any]:
-    story = _find(request, number)
-    agent = get_agents().get(story.agent)
-    view = show_story(
-        story,
-        checkable=agent is not None and agent.reader_of(story.name, story.source_tool) is not None,
-        may_recheck=request.rights.may(Action.RECHECK, story.agent),
-        may_decide=request.rights.may(Action.DECIDE, story.agent),
-    )
-    return {"fact": view, "now": story.now}
+    story = find_story(request, number)
+    return {"fact": show_fact_story(request, story), "now": story.now}
 
 
 def _show_fact(

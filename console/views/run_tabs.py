@@ -7,10 +7,11 @@ from django.urls import reverse
 
 from console.access import Reader
 from console.display import tabs
+from console.display.facts import StoryView
 from console.display.outside import show_exactly
 from console.display.steps import show_step
 from console.timeline import draw
-from console.views.finding import Found
+from console.views.finding import Found, find_story, show_fact_story
 from runs import queries
 from runs.access import Action
 from runs.agents import Agent, get_agents
@@ -69,7 +70,7 @@ def list_tabs(found: Found, current: str) -> list[dict[str, Any]]:
 def _keep(request: Reader) -> str:
     """The parts of the address that a panel has to know too."""
     kept = request.GET.copy()
-    for name in [name for name in kept if name not in ("before", "after", "errors", "idle", "step")]:
+    for name in [name for name in kept if name not in ("before", "after", "errors", "idle", "step", "fact")]:
         del kept[name]
     return f"?{kept.urlencode()}" if kept else ""
 
@@ -112,8 +113,18 @@ def _facts(request: Reader, found: Found) -> dict[str, Any]:
         "lines": lines,
         "next": page.next,
         "is_first": window.after is None,
-        "facts_url": f"{reverse('run', args=[found.run.id])}?tab=facts",
+        "facts_url": f"{reverse('run', args=[found.run.id])}?tab=facts"
+        + (f"&after={window.after}" if window.after else ""),
+        "may_decide": request.rights.may(Action.DECIDE, found.run.agent) and found.run.state not in RUN_FINAL,
+        "chosen": _choose_fact(request, {row.id for row in page.items}),
     }
+
+
+def _choose_fact(request: Reader, shown: set[int]) -> StoryView | None:
+    """The fact whose forms are open, of those that are shown."""
+    text = request.GET.get("fact", "")
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 19 else 0
+    return show_fact_story(request, find_story(request, number)) if number in shown else None
 
 
 def _can_check(agent: Agent, row: queries.FactRow) -> bool:
