@@ -7,6 +7,7 @@ from decimal import Decimal, InvalidOperation
 from django.http import QueryDict
 
 from console.display.outside import drop_hidden
+from console.filters import read_moment
 from runs.agents import Json
 from runs.approvals import Said
 from runs.errors import Malformed
@@ -103,7 +104,13 @@ def _unfold(text: str) -> str:
 
 
 def _read_result(form: QueryDict, verdict: Verdict, card: ApprovalCard) -> Json:
-    """What the receiver answered (it happened), or the right value (a fact): JSON if it is that, else the text."""
+    """What the receiver answered (it happened), or the right value (a fact): JSON if it is that, else the text.
+
+    Of a credential: until when the new one is good.
+    """
+    if verdict == Verdict.RENEWED:
+        at = read_moment(form.get("expires_at", ""))
+        return {"expires_at": at.isoformat()} if at is not None else None
     if verdict not in (Verdict.HAPPENED, Verdict.CORRECT):
         return None
     text = _read_text(form, "result")

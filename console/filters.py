@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 from console.display.marks import RUN, WAITING
@@ -9,6 +10,7 @@ from console.display.outside import show
 from runs.errors import Malformed
 from runs.queries import RunFilter
 from runs.queries.counts import RunCounts
+from runs.queries.paging import BIGGEST
 from runs.states import RUN_OPEN, WAITS_ON_PEOPLE, RunState, WaitingFor
 
 OPEN, PEOPLE, WORLD = "open", "people", "world"
@@ -138,6 +140,45 @@ _STATE_WORDS = {OPEN: "not finished"} | {s: RUN[s].word.lower() for s in RunStat
 _WAIT_WORDS = {PEOPLE: "people", WORLD: "the world"} | {w: WAITING[w].word for w in WaitingFor}
 STATE_CHOICES = [Choice(value=value, word=word.capitalize()) for value, word in _STATE_WORDS.items()]
 WAIT_CHOICES = [Choice(value=value, word=word) for value, word in _WAIT_WORDS.items()]
+
+
+def read_asked(query: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """What the address says of these, without what is empty."""
+    read = ((name, query.get(name, "").replace("\x00", "\ufffd").strip()[:_MOST_TEXT]) for name in names)
+    return {name: text for name, text in read if text}
+
+
+def read_run(text: str) -> int | None:
+    """Raises: Malformed."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= BIGGEST):
+        raise Malformed(f"{text!r} is no number of a run.", remedy="Write it as 41.")
+    return int(text)
+
+
+def read_day(text: str, *, days: int = 0) -> datetime | None:
+    """The beginning of a day (UTC), or of one so many days later. Raises: Malformed."""
+    if not text:
+        return None
+    try:
+        day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        raise Malformed(f"{text!r} is no day.", remedy="Write it as 2026-11-29.") from None
+    if not 2000 <= day.year <= 9000:
+        raise Malformed(f"{text!r} is out of reach.", remedy="Write a day such as 2026-11-29.")
+    return day + timedelta(days=days)
+
+
+def read_moment(text: str) -> datetime | None:
+    """As a browser's field writes it, in UTC. Raises: Malformed."""
+    if not text.strip():
+        return None
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise Malformed(f"{text[:40]!r} is no moment.", remedy="Write it as 2026-11-30T08:00, in UTC.") from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def _words(given: Sequence[str]) -> tuple[str, ...]:

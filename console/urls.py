@@ -7,6 +7,7 @@ from console.api.app import read_urls
 from console.live.stream import live
 from console.views import (
     approvals,
+    credentials,
     facts,
     frame,
     home,
@@ -52,6 +53,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("facts/<int:number>/recheck", facts.recheck, name="recheck"),
     path("facts/<int:number>/correct", facts.correct, name="correct-fact"),
     path("facts/<int:number>/extend", facts.extend, name="extend-fact"),
+    path("credentials", credentials.show_credentials_page, name="credentials"),
+    path("credentials/panels/list", credentials.show_list_panel, name="credentials-list"),
+    path("credentials/renew", credentials.renew, name="renew-credential"),
     path("switches", switches.show_switches, name="switches"),
     path("switches/panels/engaged", switches.show_panel, name="switches-panel"),
     path("switches/engage", switches.engage, name="engage-switch"),

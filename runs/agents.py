@@ -463,6 +463,9 @@ class Verdict:
     reason: str = ""
 
 
+MODEL_CREDENTIAL = "model provider"  # what the gateway signs in with
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Agent:
     """An agent. `facts` maps a name pattern to a max age in seconds; the longest pattern that fits wins. `inputs` says
@@ -503,6 +506,14 @@ class Agent:
 
     def tool(self, name: str) -> Tool | None:
         return next((t for t in self.tools if t.name == name), None)
+
+    def users_of_credentials(self) -> dict[str, list[str]]:
+        """By name of a credential, the tools that sign in with it; the model's own has none."""
+        users: dict[str, list[str]] = {MODEL_CREDENTIAL: []} if self.model else {}
+        for each in [*self.tools, *self.recheck.values()]:
+            if each.credential and each.name not in users.setdefault(each.credential, []):
+                users[each.credential].append(each.name)
+        return users | {name: [] for name in self.refresh if name not in users}
 
     def checker_named(self, name: str) -> Tool | None:
         """A tool that only re-checks facts, and that the model is not offered."""

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from runs import sql
+from runs.agents import Json
 from runs.journal import RUNTIME, Actor, append, require_transaction
 from runs.sanitise import clean_text
 
@@ -18,7 +19,7 @@ def note_refused(name: str, why: str) -> None:
     )
 
 
-def note_renewed(name: str, *, expires_at: datetime | None = None, actor: Actor = RUNTIME) -> None:
+def note_renewed(name: str, *, expires_at: datetime | None = None, actor: Actor = RUNTIME, why: str = "") -> None:
     """There is a new one: by a refresh, or because a person says so."""
     require_transaction()
     sql.execute(
@@ -28,4 +29,7 @@ def note_renewed(name: str, *, expires_at: datetime | None = None, actor: Actor 
         " renewed_at = lw_clock(), renewed_by = %(by)s, refused_at = NULL, refused_because = ''",
         {"name": name, "until": expires_at, "by": actor.name},
     )
-    append("credential.renewed", actor=actor, after={"credential": name})
+    after: dict[str, Json] = {"credential": name}
+    if expires_at is not None:
+        after["expires_at"] = expires_at.isoformat()
+    append("credential.renewed", actor=actor, after=after, why=why)

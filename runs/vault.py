@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from django.conf import settings
 
-from runs.agents import Secret
+from runs.agents import MODEL_CREDENTIAL, Secret
 from runs.errors import LongwatchError
 
 _SHORTEST = 6  # shorter values are too common in ordinary text to be blanked out
@@ -36,6 +36,9 @@ class Source(Protocol):
 
     def write(self, name: str, text: str) -> bool:
         """Keep a refreshed secret. False: it cannot be kept here."""
+
+    def place(self, name: str) -> str:
+        """Where a secret lies, in words for people, without reading it; empty: not here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,9 @@ class Folder:
             return False
         return True
 
+    def place(self, name: str) -> str:
+        return f"the file {name}" if (self.path / name).is_file() else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Variables:
@@ -69,10 +75,13 @@ class Variables:
     values: Mapping[str, str] = field(repr=False)
 
     def read(self, name: str) -> str | None:
-        return self.values.get(re.sub(r"[^a-z0-9]", "_", name))
+        return self.values.get(_variable(name))
 
     def write(self, name: str, text: str) -> bool:
         return False
+
+    def place(self, name: str) -> str:
+        return f"LONGWATCH_CREDENTIAL_{_variable(name).upper()}" if _variable(name) in self.values else ""
 
 
 def sources() -> list[Source]:
@@ -92,6 +101,14 @@ def read(name: str) -> Secret:
     raise NoSecret(f"There is no credential {name}.", remedy=f"Mount a file {name}, or set its variable (see README).")
 
 
+def find_place(name: str) -> str:
+    """Where a secret lies as this process sees it, in words for people, without reading it; empty: nowhere."""
+    if name == MODEL_CREDENTIAL:
+        return "ANTHROPIC_API_KEY" if settings.ANTHROPIC_API_KEY else ""
+    places = (source.place(name) for source in sources()) if _NAME.fullmatch(name) else ()
+    return next((place for place in places if place), "")
+
+
 def keep(secret: Secret) -> bool:
     """Keep a refreshed secret where the old one was. False: it cannot be kept there."""
     told: dict[str, Any] = {**secret.more, "value": secret.value}
@@ -108,6 +125,10 @@ def redact[T](value: T) -> T:
     """The same value, with every secret that this process knows blanked out, in whatever depth it stands."""
     known = {secret: name for secret, name in _known().items() if len(secret) >= _SHORTEST}
     return _blank(value, known) if known else value
+
+
+def _variable(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "_", name)
 
 
 def _blank(value: Any, known: Mapping[str, str]) -> Any:

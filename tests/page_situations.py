@@ -1,14 +1,17 @@
 """Cards of the rarer kinds, as the engine would leave them."""
 
+from decimal import Decimal
+
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from runs import approvals, clock, course, facts, lifecycle, steps
+from runs import approvals, budgets, clock, course, facts, lifecycle, steps
 from runs.agents import Json, get_agent
-from runs.engine import doubt
-from runs.models import Approval, Fact, Key, Run
+from runs.engine import doubt, renewing
+from runs.models import Approval, Fact, Key, Run, Step
 from runs.states import ApprovalKind, AttemptOutcome, StepKind, WaitingFor
 from tests import situations
+from tests.writers import open_attempt
 
 
 def put_in_doubt(run: Run) -> Approval:
@@ -109,6 +112,29 @@ def ask_at_length(run: Run, memo: str) -> Approval:
         )
         course.rest(locked)
     return card
+
+
+def book(
+    run: Run, usd: str, *, model: str = "claude-sonnet-5-5", tokens: int = 1000, note: str = "", estimated: bool = False
+) -> int:
+    """A model call that has been made: the id of its try."""
+    amounts = budgets.Amounts(usd=Decimal(usd), tokens=tokens, calls=1, steps=1)
+    with transaction.atomic():
+        attempt = open_attempt(steps.plan(lifecycle.lock(run.pk), steps.Asked(kind=StepKind.CHECK, tool="read_order")))
+        budgets.reserve(run.pk, amounts, attempt=attempt.pk, asked=True)
+        pricing = budgets.Pricing(model=model)
+        budgets.settle(attempt.pk, amounts, pricing=pricing, note=note, estimated=estimated)
+    return attempt.pk
+
+
+def wait_for_credential(run: Run, name: str) -> Step:
+    """A call that its receiver did not let in."""
+    with transaction.atomic():
+        locked = lifecycle.lock(run.pk)
+        step = steps.plan(locked, steps.Asked(kind=StepKind.ACT, tool="read_order", arguments={"order": "1001"}))
+        renewing.wait_for_credential(locked, step, name, why=f"{name} is not accepted: 401 <b>from the shop</b>")
+        course.rest(locked)
+    return step
 
 
 def make_card(kind: str, by: User) -> Approval:

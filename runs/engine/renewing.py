@@ -11,7 +11,6 @@ from runs.engine.toolwire import Report
 from runs.models import Approval, Attempt, Run, Step
 from runs.states import ApprovalKind, ApprovalState, AttemptOutcome, WaitingFor
 
-MODEL = "model provider"
 _LOCK = 0x4C57_0004
 
 

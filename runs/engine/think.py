@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import transaction
 
 from runs import approvals, budgets, course, lifecycle, notify, sql, steps, switches
-from runs.agents import Agent, BadArguments, Json, Tool, get_agent
+from runs.agents import MODEL_CREDENTIAL, Agent, BadArguments, Json, Tool, get_agent
 from runs.budgets import Amounts, Pricing
 from runs.engine import renewing
 from runs.engine.builtin import BUILTINS
@@ -233,7 +233,7 @@ def ask_person(
 ) -> None:
     """Let a think step wait for a person, with one card."""
     if kind == ApprovalKind.CREDENTIAL:
-        renewing.wait_for_credential(run, step, renewing.MODEL, why=why)
+        renewing.wait_for_credential(run, step, MODEL_CREDENTIAL, why=why)
         return
     if not Approval.objects.filter(step=step, kind=kind, state=ApprovalState.PENDING).exists():
         approvals.ask(run, kind, title=title, why=why, step=step, evidence=evidence)

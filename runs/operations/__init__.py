@@ -1,6 +1,7 @@
 """Every write that a person or the API makes: one function, one transaction, one journal entry: who, and why."""
 
 from runs.operations.amounts import LONGEST_S
+from runs.operations.credentials import renew_credential
 from runs.operations.decisions import (
     apply_held_decision,
     approve_batch,
@@ -49,6 +50,7 @@ __all__ = [
     "recheck_fact",
     "release_approval",
     "release_switch",
+    "renew_credential",
     "resume_run",
     "revoke_token",
     "set_budget",

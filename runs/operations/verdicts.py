@@ -1,10 +1,11 @@
 """What each verdict on a card does, by the kind of card. The run, the step and the card are locked."""
 
 from dataclasses import replace
+from datetime import datetime
 
 from django.contrib.auth.models import AbstractBaseUser
 
-from runs import agents, approvals, course, credentials, facts, keys, steps
+from runs import agents, approvals, clock, course, credentials, facts, keys, steps
 from runs.agents import Json, get_agent
 from runs.approvals import Said
 from runs.errors import Conflict, Malformed
@@ -160,9 +161,26 @@ def _decide_credential(run: Run, step: Step | None, card: Approval, said: Said, 
     approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
     name = credential_of(card)
     if name:
-        credentials.note_renewed(name, actor=person(by))
+        expires_at = read_expiry(said.result)
+        credentials.note_renewed(name, expires_at=expires_at, actor=person(by), why=said.comment)
     why = f"{name or 'the credential'} was renewed"
     course.wake_run(run, WaitingFor.CREDENTIAL, name or None, why=why, actor=person(by))
+
+
+def read_expiry(result: Json) -> datetime | None:
+    """{"expires_at": "2026-11-30T08:00:00Z"}: until when the new one is good, if that is known. Raises: Malformed."""
+    text = result.get("expires_at") if isinstance(result, dict) else None
+    if not text:
+        return None
+    try:
+        at = datetime.fromisoformat(str(text))
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None or not 2000 <= at.year <= 9000:
+        raise Malformed(f"{str(text)[:40]!r} is no moment.", remedy="Write it as 2026-11-30T08:00:00Z.")
+    if at <= clock.now():
+        raise Malformed("That moment has passed already.", remedy="Say until when the new one is good, or nothing.")
+    return at
 
 
 def credential_of(card: Approval) -> str:
