@@ -15,6 +15,7 @@ from console.views import (
     run,
     runs,
     sign_in,
+    spend,
     start,
     switches,
 )
@@ -53,6 +54,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("facts/<int:number>/recheck", facts.recheck, name="recheck"),
     path("facts/<int:number>/correct", facts.correct, name="correct-fact"),
     path("facts/<int:number>/extend", facts.extend, name="extend-fact"),
+    path("spend", spend.show_spend_page, name="spend"),
+    path("spend/panels/figures", spend.show_spend_panel, name="spend-panel"),
+    path("ledger", spend.show_ledger, name="ledger"),
+    path("ledger.csv", spend.export_ledger, name="ledger-csv"),
     path("credentials", credentials.show_credentials_page, name="credentials"),
     path("credentials/panels/list", credentials.show_list_panel, name="credentials-list"),
     path("credentials/renew", credentials.renew, name="renew-credential"),

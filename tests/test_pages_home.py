@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from decimal import Decimal
 
 import pytest
 from django.contrib.auth.models import User
@@ -11,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from runs import clock, operations
 from runs.access import Role
+from runs.allowances import Terms
 from runs.models import Run
 from tests import page_situations, situations
 from tests.page_tools import client_of, read
@@ -62,6 +64,22 @@ def test_a_budget_that_is_nearly_used_up_is_named(operator: User, viewer: User) 
     run.budget.__class__.objects.filter(pk=run.pk).update(usd_spent="1.90")
     words = read(client_of(viewer).get("/"))
     assert f"1 budget above 90 % refund-desk: run {run.pk} has used or reserved 95 % of its money" in words
+
+
+def test_an_allowance_that_is_nearly_used_up_stands_there_with_when_it_frees_up(operator: User, viewer: User) -> None:
+    admin = User.objects.create_superuser("ada")
+    for scope, hard in (("agent:refund-desk", "1.00"), ("all", "50")):
+        terms = Terms(scope=scope, dimension="usd", period="day", hard=Decimal(hard))
+        operations.create_allowance(terms, reason="because", by=admin)
+    page = client_of(viewer)
+    assert "allowance above" not in read(page.get("/"))
+    page_situations.book(situations.start(operator), "0.95")
+    words = read(page.get("/"))
+    assert "1 allowance above 90 % refund-desk: $0.95 spent and $0.00 reserved of $1.00 a day" in words
+    assert "frees up at" in words
+    assert "$0.95 of $1.00" in words
+    noor = client_of(make_person("noor", Role.VIEWER, agents=("stock-watch",)))
+    assert "$0.95" not in read(noor.get("/"))
 
 
 def test_counts_are_links_to_the_runs_they_count(operator: User, viewer: User) -> None:

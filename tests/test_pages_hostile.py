@@ -1,5 +1,6 @@
 """Text from models, customers and tools stays text, on every page and panel: whatever it holds, wherever it stands."""
 
+from decimal import Decimal
 from html.parser import HTMLParser
 from typing import Any
 
@@ -7,14 +8,16 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from runs import approvals, clock, course, facts, lifecycle, operations, steps
+from runs import approvals, budgets, clock, course, facts, lifecycle, operations, steps
 from runs.access import Role
 from runs.agents import Json, get_agent
+from runs.engine import renewing
 from runs.models import Run
 from runs.states import ApprovalKind, StepKind, StepState, WaitingFor
 from tests import situations
 from tests.page_tools import client_of, read
 from tests.people import make_person, operator
+from tests.writers import open_attempt
 
 __all__ = ["operator"]
 
@@ -100,6 +103,18 @@ def scene(operator: User) -> tuple[Run, list[str]]:
         failed = steps.plan(locked, steps.Asked(kind=StepKind.ACT, tool="read_order", arguments={"order": HOSTILE}))
         steps.close(failed, StepState.FAILED, error=HOSTILE, result={"said": HOSTILE})
         course.rest(locked)
+        used = budgets.Amounts(usd=Decimal("0.01"), tokens=1, calls=1, steps=1)
+        attempt = open_attempt(steps.plan(locked, steps.Asked(kind=StepKind.CHECK, tool="read_order")))
+        budgets.reserve(run.pk, used, attempt=attempt.pk, asked=True)
+        budgets.settle(attempt.pk, used, pricing=budgets.Pricing(model=HOSTILE), note=HOSTILE)
+        steps.wait(
+            signing := steps.plan(locked, steps.Asked(kind=StepKind.ACT, tool="read_order")),
+            WaitingFor.CREDENTIAL,
+            note=HOSTILE,
+            on=HOSTILE[:80],
+        )
+        renewing.ask_for_credential(locked, signing, HOSTILE[:80], why=HOSTILE)
+        course.rest(locked)
     operations.engage_switch(f"run:{run.pk}", reason=HOSTILE, by=operator)
     tabs = ("timeline", "facts", "work", "keys", "failures", "ledger", "journal", "briefing")
     paths = [
@@ -118,6 +133,9 @@ def scene(operator: User) -> tuple[Run, list[str]]:
         f"/approvals/{card.pk}",
         f"/approvals/{card.pk}/panels/evidence",
         "/approvals/panels/list?current=1",
+        "/spend",
+        "/ledger",
+        "/credentials",
     ]
     return run, paths
 
@@ -148,7 +166,7 @@ def test_what_will_run_is_complete_with_its_length_and_its_hidden_characters_wri
     scene: tuple[Run, list[str]],
 ) -> None:
     client = client_of(User.objects.create_superuser("root"))
-    words = read(client.get(scene[1][-3]))
+    words = read(client.get(scene[1][-6]))
     assert words.count("W" * 5_000) >= 4
     assert "\\x1b[31mred\\x1b[0m\\u202eevil\\u2066\\u200b" in words
     assert f"complete, {len(HOSTILE)} characters, scrolls:" in words

@@ -7,6 +7,7 @@ import pytest
 
 from console.display import figures
 from console.display.outside import LONG, show, show_exactly, show_value, write_brief
+from console.forms import DurationField
 
 NOW = datetime(2026, 11, 29, 3, 12, 40, tzinfo=UTC)
 
@@ -50,6 +51,17 @@ def test_a_moment_says_its_day_unless_it_is_today() -> None:
     assert figures.write_moment(datetime(2026, 11, 29, 3, 21, 40, tzinfo=UTC), NOW) == "03:21:40"
     assert figures.write_moment(datetime(2026, 11, 30, 8, 0, tzinfo=UTC), NOW) == "Mon 30 Nov 08:00"
     assert figures.write_moment(datetime(2028, 1, 2, 8, 0, tzinfo=UTC), NOW) == "2 Jan 2028 08:00"
+
+
+def test_a_day_says_which_one_and_whether_it_is_today() -> None:
+    assert figures.write_day(NOW, NOW) == "Today, Sunday 29 November"
+    assert figures.write_day(datetime(2026, 11, 28, 22, 0, tzinfo=UTC), NOW) == "Saturday 28 November"
+    assert figures.write_day(datetime(2025, 1, 2, tzinfo=UTC), NOW) == "Thursday 2 January 2025"
+
+
+@pytest.mark.parametrize("seconds", [1, 1.5, 45, 60, 90, 5_400, 7_200, 86_400, 129_600, 0.001])
+def test_a_limit_is_typed_as_it_is_read(seconds: float) -> None:
+    assert DurationField().clean(figures.write_limit_field(seconds)) == seconds
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,14 @@ def write_limit(seconds: float) -> str:
     return write_took(seconds)
 
 
+def write_limit_field(seconds: float) -> str:
+    """A limit as it is typed: 2d, 4h, 90m, 45s."""
+    for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "m")):
+        if seconds >= size and seconds % size == 0:
+            return f"{int(seconds // size)}{unit}"
+    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+
+
 def write_took(seconds: float) -> str:
     """How long a piece of work took: 0.8 s, 38 s, 6 min 50 s, then as a duration."""
     if seconds < 10:
@@ -63,6 +71,13 @@ def write_moment(at: datetime, now: datetime) -> str:
     return f"{at.day} {at:%b %Y %H:%M}"
 
 
+def write_day(at: datetime, now: datetime) -> str:
+    """Above what happened on it: Today, Sunday 29 November. UTC."""
+    at, now = at.astimezone(UTC), now.astimezone(UTC)
+    today = "Today, " if at.date() == now.date() else ""
+    return f"{today}{at:%A} {at.day} {at:%B}" + (f" {at.year}" if at.year != now.year else "")
+
+
 def write_full(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
@@ -75,6 +90,12 @@ def write_usd(amount: Decimal) -> str:
         small = amount.quantize(Decimal("0.0001"), rounding=ROUND_HALF_UP)
         return f"${small:f}" if small else "<$0.0001"
     return f"${amount.quantize(Decimal('0.01'), rounding=ROUND_HALF_UP):,f}"
+
+
+def write_booked(amount: Decimal) -> str:
+    """An amount of a ledger, where cents are not enough: $0.0312."""
+    sign = "-" if amount < 0 else ""
+    return f"{sign}${abs(amount).quantize(Decimal('0.0001'), rounding=ROUND_HALF_UP):,f}"
 
 
 def write_count(number: int) -> str:

@@ -6,6 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from console.display.figures import plural, write_ago, write_duration, write_usd
+from console.display.limits import LimitLine, is_near, show_allowance
 from console.display.marks import HELD, IN_DOUBT, KIND, PAUSED, RUN, Mark
 from console.display.outside import show, show_title
 from console.display.waits import say_until
@@ -48,6 +49,7 @@ class AgentRow:
     failed: int
     spent: str
     reserved: str
+    limit: LimitLine | None
     moved: str
 
 
@@ -107,6 +109,20 @@ def show_needs(overview: Overview) -> list[NeedLine]:
                 href=f"/runs/{near.run}",
             )
         )
+    if near_ones := [each for each in overview.allowances if is_near(each)]:
+        fullest = show_allowance(max(near_ones, key=lambda a: (a.spent + a.reserved) / (a.hard or 1)), now)
+        lines.append(
+            NeedLine(
+                icon="budget",
+                css="person",
+                title=f"{plural(len(near_ones), 'allowance')} above 90 %",
+                words=f"{fullest.name}: {fullest.spent} spent and {fullest.reserved} reserved of {fullest.most} {fullest.of}",
+                urgent=fullest.urgent,
+                when=fullest.after,
+                button="See",
+                href="/spend",
+            )
+        )
     if overview.failed.count:
         failed = overview.failed
         lines.append(
@@ -127,7 +143,8 @@ def show_needs(overview: Overview) -> list[NeedLine]:
 
 def count_needs(overview: Overview) -> int:
     troubles = (overview.overdue, overview.near_limit, overview.failed)
-    return sum(need.count for need in overview.needs) + sum(1 for trouble in troubles if trouble.count)
+    near = any(is_near(each) for each in overview.allowances)
+    return sum(need.count for need in overview.needs) + sum(1 for trouble in troubles if trouble.count) + near
 
 
 def _say_overdue(count: int) -> str:
@@ -202,9 +219,15 @@ def show_ended_counts(counts: RunCounts) -> list[CountLine]:
     ]
 
 
-def show_agents(lines: list[AgentLine], known: Iterable[str], now: datetime) -> list[AgentRow]:
-    """Each agent with open runs, and each that is deployed here and rests."""
-    rows = [_show_agent(line, now) for line in lines]
+def show_agents(overview: Overview, known: Iterable[str]) -> list[AgentRow]:
+    """Each agent with open runs, and each that is deployed here and rests; with what it may spend a day, if that is set."""
+    lines, now = overview.agents, overview.now
+    limits = {
+        each.scope.removeprefix("agent:"): show_allowance(each, now)
+        for each in overview.allowances
+        if each.scope.startswith("agent:") and (each.dimension, each.period) == ("usd", "day")
+    }
+    rows = [_show_agent(line, limits.get(line.agent), now) for line in lines]
     with_runs = {line.agent for line in lines}
     rows += [
         AgentRow(
@@ -218,6 +241,7 @@ def show_agents(lines: list[AgentLine], known: Iterable[str], now: datetime) -> 
             failed=0,
             spent=write_usd(Decimal(0)),
             reserved="",
+            limit=limits.get(name),
             moved="–",
         )
         for name in known
@@ -226,7 +250,7 @@ def show_agents(lines: list[AgentLine], known: Iterable[str], now: datetime) -> 
     return sorted(rows, key=lambda row: row.name)
 
 
-def _show_agent(line: AgentLine, now: datetime) -> AgentRow:
+def _show_agent(line: AgentLine, limit: LimitLine | None, now: datetime) -> AgentRow:
     return AgentRow(
         name=line.agent,
         href=f"/runs?agent={line.agent}&state=open",
@@ -238,6 +262,7 @@ def _show_agent(line: AgentLine, now: datetime) -> AgentRow:
         failed=line.failed,
         spent=write_usd(line.spent),
         reserved=write_usd(line.reserved) if line.reserved else "",
+        limit=limit,
         moved=f"{write_duration((now - line.moved_at).total_seconds())} ago" if line.moved_at else "–",
     )
 

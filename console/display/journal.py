@@ -1,19 +1,20 @@
-"""Journal entries in words, and as lines of a CSV that no spreadsheet takes for formulas."""
+"""Journal entries in words, and as lines of a CSV."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
+from console.display.cells import write_number, write_text, write_time
+from console.display.figures import write_day
 from console.display.outside import show, write_brief, write_json
 from runs.queries.journal import Entry
 
 HEAD = ("time (UTC)", "who", "action", "run", "agent", "step", "before", "after", "why")
-# A cell that begins with one of these is a formula to a spreadsheet (OWASP, CSV injection).
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntryLine:
     id: int
+    day: str
     at: datetime
     icon: str
     who: str
@@ -26,9 +27,10 @@ class EntryLine:
     why: str
 
 
-def show_entry(entry: Entry) -> EntryLine:
+def show_entry(entry: Entry, now: datetime) -> EntryLine:
     return EntryLine(
         id=entry.id,
+        day=write_day(entry.at, now),
         at=entry.at,
         icon="person" if entry.actor.startswith("person:") else "effect" if entry.actor == "agent" else "keys",
         who=show(entry.actor.removeprefix("person:")),
@@ -43,19 +45,14 @@ def show_entry(entry: Entry) -> EntryLine:
 
 
 def write_cells(entry: Entry) -> list[str]:
-    cells = [
-        entry.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        entry.actor,
-        entry.kind,
-        "" if entry.run is None else str(entry.run),
-        entry.agent,
-        "" if entry.step is None else str(entry.step),
-        "" if entry.before is None else write_json(entry.before),
-        "" if entry.after is None else write_json(entry.after),
-        entry.why,
+    return [
+        write_time(entry.at),
+        write_text(entry.actor),
+        write_text(entry.kind),
+        write_number(entry.run),
+        write_text(entry.agent),
+        write_number(entry.step),
+        "" if entry.before is None else write_text(write_json(entry.before)),
+        "" if entry.after is None else write_text(write_json(entry.after)),
+        write_text(entry.why),
     ]
-    return [_disarm(cell) for cell in cells]
-
-
-def _disarm(cell: str) -> str:
-    return "'" + cell if cell.startswith(_FORMULA) else cell

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from runs.states import (
     ApprovalKind,
     ApprovalState,
+    EntryKind,
     FactState,
     KeyState,
     RunState,
@@ -98,6 +99,14 @@ WORK: dict[str, Mark] = {
     WorkState.OPEN: Mark(word="Open", icon="work", css="queued"),
     WorkState.CLOSED: Mark(word="Closed", icon="fresh", css="done"),
     WorkState.DROPPED: Mark(word="Dropped", icon="undo", css="queued"),
+}
+
+ENTRY: dict[str, Mark] = {
+    EntryKind.RESERVE: Mark(word="Reserved", icon="lock", css="queued"),
+    EntryKind.SETTLE: Mark(word="Spent", icon="fresh", css="done"),
+    EntryKind.RELEASE: Mark(word="Given back", icon="undo", css="queued"),
+    EntryKind.CORRECT: Mark(word="Corrected", icon="undo", css="done"),
+    EntryKind.GRANT: Mark(word="Granted", icon="budget", css="running"),
 }
 
 KIND: dict[str, Mark] = {

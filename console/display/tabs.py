@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 
 from console.display.cards import say_outcome
 from console.display.evidence import BRIEF, USABLE
-from console.display.figures import percent, plural, write_ago, write_count, write_duration, write_limit, write_usd
-from console.display.marks import FACT, FACT_GAUGE, KEY, STEP, WORK, Mark
+from console.display.figures import percent, plural, write_ago, write_booked, write_count, write_duration, write_limit
+from console.display.marks import ENTRY, FACT, FACT_GAUGE, KEY, STEP, WORK, Mark
 from console.display.outside import Shown, show, show_value, write_brief
 from runs.queries import FactRow, JournalRow, KeyRow, LedgerRow, WorkRow
 from runs.queries.factuse import NOT_USED, FactUses
 from runs.queries.failures import FailureRow
-from runs.states import EntryKind, FactState, WorkState
+from runs.states import FactState, WorkState
 
 _URGENCY = [FactState.CONTRADICTED, FactState.CHECK_FAILED, FactState.STALE, FactState.UNKNOWN, FactState.AGEING]
 
@@ -230,22 +230,13 @@ class LedgerLine:
     estimated: bool
 
 
-_ENTRIES: dict[str, Mark] = {
-    EntryKind.RESERVE: Mark(word="Reserved", icon="lock", css="queued"),
-    EntryKind.SETTLE: Mark(word="Spent", icon="fresh", css="done"),
-    EntryKind.RELEASE: Mark(word="Given back", icon="undo", css="queued"),
-    EntryKind.CORRECT: Mark(word="Corrected", icon="undo", css="done"),
-    EntryKind.GRANT: Mark(word="Granted", icon="budget", css="running"),
-}
-
-
 def show_ledger(rows: list[LedgerRow], run: int) -> list[LedgerLine]:
     return [
         LedgerLine(
             at=row.at,
-            mark=_ENTRIES[row.kind],
+            mark=ENTRY[row.kind],
             what=_say_entry(row, run),
-            usd=write_usd(row.usd),
+            usd=write_booked(row.usd),
             tokens=write_count(row.tokens),
             steps=write_count(row.steps),
             model=show(row.model),

@@ -71,6 +71,12 @@ def moment(at: datetime, now: datetime) -> SafeString:
 
 
 @register.simple_tag
+def time_of_day(at: datetime) -> SafeString:
+    """Where the day stands above."""
+    return _time(at, f"{at.astimezone(UTC):%H:%M:%S}")
+
+
+@register.simple_tag
 def gauge(spent: float, reserved: float = 0, *, label: str, css: str = "spent", thin: bool = False) -> SafeString:
     """A meter in percent of its limit; the figures stand beside it in text."""
     rects = [(css, 0.0, spent)] + ([("reserved", spent, min(reserved, 100 - spent))] if reserved else [])

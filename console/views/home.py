@@ -54,7 +54,7 @@ def _describe(request: Reader) -> dict[str, Any]:
         "needs_count": count_needs(overview),
         "open_counts": show_open_counts(counts),
         "ended_counts": show_ended_counts(counts),
-        "agents": show_agents(overview.agents, known, overview.now),
+        "agents": show_agents(overview, known),
         "lately": [show_line(line, overview.now) for line in overview.lately],
         "now": overview.now,
     }

@@ -1,7 +1,5 @@
 """The journal page and its CSV: who did what, when and why; nothing in it can be changed."""
 
-import csv
-from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 from django.http import HttpResponse
@@ -10,14 +8,15 @@ from django.views.decorators.http import require_safe
 
 from console.access import Reader
 from console.display.journal import HEAD, show_entry, write_cells
+from console.filters import read_asked, read_day, read_run
+from console.views.exports import export
 from console.views.readers import for_readers
 from runs import clock
-from runs.errors import Malformed
 from runs.queries.journal import JournalFilter, list_entries
-from runs.queries.paging import BIGGEST, Window
+from runs.queries.paging import Window
 
 PAGE = 100
-MOST_LINES = 10_000
+_ASKED = ("person", "run", "action", "since", "until", "people")
 ACTIONS = (
     ("", "Everything"),
     ("approval.", "Approvals"),
@@ -25,7 +24,10 @@ ACTIONS = (
     ("switch.", "Switches"),
     ("bulk.", "Bulk acts"),
     ("budget.", "Budgets"),
+    ("allowance.", "Allowances"),
+    ("price.", "Prices"),
     ("fact.", "Facts"),
+    ("credential.", "Credentials"),
     ("step.", "Steps"),
     ("attempt.", "Attempts"),
     ("notice.", "Notifications"),
@@ -41,11 +43,11 @@ def show_journal(request: Reader) -> HttpResponse:
     wanted = _read_filter(request)
     window = Window.read(request.GET.get("after"), PAGE)
     page = list_entries(wanted, window, agents=request.rights.agents)
-    asked = _asked(request)
+    asked = read_asked(request.GET, _ASKED)
+    now = clock.now()
     context = {
         "section": "journal",
-        "now": clock.now(),
-        "lines": [show_entry(entry) for entry in page.items],
+        "lines": [show_entry(entry, now) for entry in page.items],
         "older": f"?{urlencode(asked | {'after': page.next})}" if page.next else "",
         "csv": f"?{urlencode(asked)}" if asked else "",
         "is_newest": window.after is None,
@@ -58,57 +60,23 @@ def show_journal(request: Reader) -> HttpResponse:
 @require_safe
 @for_readers
 def export_journal(request: Reader) -> HttpResponse:
-    """The newest lines that the filter finds, as CSV. Cells that a spreadsheet would run are disarmed."""
+    """The newest lines that the filter finds."""
     wanted = _read_filter(request)
-    response = HttpResponse(content_type="text/csv; charset=utf-8")
-    response["Content-Disposition"] = 'attachment; filename="journal.csv"'
-    response["Cache-Control"] = "no-store"
-    lines = csv.writer(response)
-    lines.writerow(HEAD)
-    after: int | None = None
-    left = MOST_LINES
-    while left > 0:
-        page = list_entries(wanted, Window(after=after, limit=min(left, 1_000)), agents=request.rights.agents)
-        lines.writerows(write_cells(entry) for entry in page.items)
-        left -= len(page.items)
-        if page.next is None:
-            break
-        after = int(page.next)
-    return response
-
-
-def _asked(request: Reader) -> dict[str, str]:
-    names = ("person", "run", "action", "since", "until", "people")
-    return {name: text for name in names if (text := request.GET.get(name, "").strip()[:200])}
-
-
-def _read_filter(request: Reader) -> JournalFilter:
-    asked = _asked(request)
-    return JournalFilter(
-        person=asked.get("person", ""),
-        run=_read_run(asked.get("run", "")),
-        action=asked.get("action", ""),
-        since=_read_day(asked.get("since", "")),
-        until=_read_day(asked.get("until", ""), days=1),
-        people="people" in asked,
+    return export(
+        "journal",
+        HEAD,
+        lambda window: list_entries(wanted, window, agents=request.rights.agents),
+        write_cells,
     )
 
 
-def _read_run(text: str) -> int | None:
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= BIGGEST):
-        raise Malformed(f"{text!r} is no number of a run.", remedy="Write it as 41.")
-    return int(text)
-
-
-def _read_day(text: str, *, days: int = 0) -> datetime | None:
-    if not text:
-        return None
-    try:
-        day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
-    except ValueError:
-        raise Malformed(f"{text!r} is no day.", remedy="Write it as 2026-11-29.") from None
-    if not 2000 <= day.year <= 9000:
-        raise Malformed(f"{text!r} is out of reach.", remedy="Write a day such as 2026-11-29.")
-    return day + timedelta(days=days)
+def _read_filter(request: Reader) -> JournalFilter:
+    asked = read_asked(request.GET, _ASKED)
+    return JournalFilter(
+        person=asked.get("person", ""),
+        run=read_run(asked.get("run", "")),
+        action=asked.get("action", ""),
+        since=read_day(asked.get("since", "")),
+        until=read_day(asked.get("until", ""), days=1),
+        people="people" in asked,
+    )

@@ -136,6 +136,14 @@ class LedgerEntry(models.Model):
         indexes = [
             models.Index(name="ledger_by_run", fields=["run", "id"]),
             models.Index(name="ledger_unpriced", fields=["model"], condition=Q(unpriced=True)),
+            # What was spent since a moment, with all that is asked of it: each try once, on its own run's budget.
+            models.Index(
+                name="ledger_spent",
+                fields=["at"],
+                include=["run", "attempt", "usd", "tokens", "calls", "estimated", "model"],
+                condition=Q(budget=F("run"), kind__in=[EntryKind.SETTLE, EntryKind.CORRECT])
+                & (~Q(usd=0) | ~Q(tokens=0)),
+            ),
         ]
 
     def __str__(self) -> str:

@@ -108,6 +108,12 @@ class Run(models.Model):
             models.Index(
                 name="run_child_ended", fields=["ended_at"], condition=Q(parent__isnull=False, ended_at__isnull=False)
             ),
+            # What the runs that people started have come to, and at what cost.
+            models.Index(
+                name="run_outcomes",
+                fields=["ended_at"],
+                condition=Q(parent__isnull=True, ended_at__isnull=False),
+            ),
             models.Index(name="run_held", fields=["held_since"], condition=Q(held_since__isnull=False)),
             models.Index(name="run_by_agent", fields=["agent", "-id"]),
             models.Index(name="run_by_state", fields=["state", "-id"]),

@@ -10,6 +10,7 @@ from runs import sql
 from runs.queries.counts import NEWEST
 from runs.queries.paging import EVERY_AGENT
 from runs.queries.runlines import RunLine, read_run_lines
+from runs.queries.spend import AllowanceNow, read_allowances
 from runs.states import RUN_FINAL, RUN_OPEN, WAITS_ON_PEOPLE
 
 LATELY = 8
@@ -65,6 +66,7 @@ class Overview:
     needs: list[Need]
     failed: Trouble
     near_limit: Trouble
+    allowances: list[AllowanceNow]
     overdue: Trouble
     agents: list[AgentLine]
     lately: list[RunLine]
@@ -92,6 +94,7 @@ def read_overview(*, agents: Collection[str]) -> Overview:
         needs=[Need(**dict(zip(Need.__dataclass_fields__, row, strict=True))) for row in rows],
         failed=_trouble(_FAILED, given),
         near_limit=_trouble(_NEAR_LIMIT, given),
+        allowances=read_allowances(agents=agents),
         overdue=_trouble(_OVERDUE, given),
         agents=[
             AgentLine(**dict(zip(AgentLine.__dataclass_fields__, row, strict=True)))

@@ -1,11 +1,14 @@
 """Every page in light and dark, on a desk and on a phone: nothing axe objects to, nothing cut off, nothing inline."""
 
+from decimal import Decimal
+
 import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
 from runs import operations
 from runs.access import Role
+from runs.allowances import Terms
 from tests import page_situations, situations
 from tests.browser.browsing import Browsing, check_axe
 from tests.people import make_person
@@ -27,6 +30,11 @@ def paths(ada: User) -> list[str]:
     ended = situations.start(ada)
     operations.stop_run(ended.pk, reason="wrong batch", by=ada)
     operations.engage_switch("tool:refund", reason="Order 10377 was confirmed three times", by=ada)
+    page_situations.book(asking.run, "0.42", estimated=True)
+    operations.create_allowance(
+        Terms(scope="all", dimension="usd", period="day", hard=Decimal("0.50")), reason="because", by=ada
+    )
+    page_situations.wait_for_credential(situations.start(ada), "shop")
     cards = [page_situations.make_card(kind, ada) for kind in ("question", "failure", "budget", "fact")]
     tabs = ("timeline", "facts", "work", "keys", "failures", "ledger", "briefing", "journal")
     return [
@@ -37,6 +45,10 @@ def paths(ada: User) -> list[str]:
         "/runs/999",
         *(f"/runs/{asking.run.pk}?tab={tab}" for tab in tabs),
         f"/runs/{asking.run.pk}?tab=step&step=1",
+        f"/runs/{asking.run.pk}?tab=facts&fact={asking.fact.pk}",
+        "/spend",
+        "/ledger",
+        "/credentials",
         f"/runs/{doubt.run_id}",
         f"/runs/{ended.pk}",
         f"/runs/{long.run_id}",
@@ -90,7 +102,13 @@ def test_dialogs_are_in_order_too(browsing: Browsing, ada: User) -> None:
         page.keyboard.press("Escape")
         expect(page.locator(dialog)).to_be_hidden()
     page.goto(f"/runs/{asking.run.pk}")
-    page.get_by_role("button", name="Stop…").first.click()
+    for button, dialog in (("Stop…", "#stop-dialog"), ("Limits…", "#limits-dialog")):
+        page.get_by_role("button", name=button).first.click()
+        expect(page.locator(dialog)).to_be_visible()
+        check_axe(page)
+        page.keyboard.press("Escape")
+    page.goto("/credentials")
+    page.get_by_role("button", name="Renew…").first.click()
     check_axe(page)
 
 
