@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -31,11 +30,10 @@ EVERY = {"*"}
 
 
 @pytest.fixture
-def noon() -> Iterator[None]:
+def noon(db: None) -> None:
     """Noon of a day, so that an hour more or less stays within it."""
     (to_noon,) = sql.fetch_row("SELECT date_trunc('day', lw_clock(), 'UTC') + interval '36 hours' - lw_clock()")
     clock.shift(to_noon)
-    return
 
 
 def test_what_was_used_is_told_by_day_agent_and_model_and_once(person: User, viewer: User, noon: None) -> None:
@@ -129,7 +127,7 @@ def test_whoever_sees_one_agent_sees_its_spend_alone(person: User) -> None:
         assert page.status_code == 200
         text = page.content.decode()
         for secret in ("0.77", "refund-desk", "everything", "hidden note"):
-            assert secret not in text.replace("agent=refund-desk", ""), (path, secret)
+            assert secret not in text or secret in path, (path, secret)
     assert "$0.11" in read(noor.get("/spend"))
 
 

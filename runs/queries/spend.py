@@ -31,7 +31,7 @@ class Span(StrEnum):
         return "hour" if self is Span.DAY else "day"
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         return {Span.DAY: 24, Span.WEEK: 7, Span.MONTH: 30}[self]
 
 
@@ -148,7 +148,7 @@ def read_allowances(*, agents: Collection[str]) -> list[AllowanceNow]:
 def _read_starts(span: Span) -> tuple[datetime, list[datetime]]:
     now, last = sql.fetch_row("SELECT lw_clock(), date_trunc(%s, lw_clock(), 'UTC')", [span.unit])
     step = timedelta(hours=1) if span.unit == "hour" else timedelta(days=1)
-    return now, [last - step * back for back in reversed(range(span.count))]
+    return now, [last - step * back for back in reversed(range(span.length))]
 
 
 def _shape[T](shape: type[T], row: tuple[Any, ...]) -> T:
