@@ -58,10 +58,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         server.destroy()
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the long ones begin first, and those that measure time or share a browser run one after another."""
     for item in items:
-        for name in ("crash", "browser"):
+        for name in SERIAL_MARKERS:
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.xdist_group(name))
     items.sort(
