@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Protocol, get_type_hints
 
 from django.apps import apps
@@ -552,22 +552,20 @@ def find_tool(agent: str, tool: str) -> Tool | None:
     return known.tool(tool) if known is not None else None
 
 
+@cache
 def get_agents() -> dict[str, Agent]:
-    """Every agent found in the `agents` modules of the installed apps."""
-    if not _found:
-        for config in apps.get_app_configs():
-            module_name = f"{config.name}.agents"
-            if module_name == __name__ or importlib.util.find_spec(module_name) is None:
-                continue
-            for value in vars(importlib.import_module(module_name)).values():
-                if isinstance(value, Agent):
-                    if _found.get(value.name, value) is not value:
-                        raise BadTool(f"Two agents are called {value.name!r}.")
-                    _found[value.name] = value
-    return _found
-
-
-_found: dict[str, Agent] = {}
+    """Every agent found in the `agents` modules of the installed apps: all of them or, to no thread, a part."""
+    found: dict[str, Agent] = {}
+    for config in apps.get_app_configs():
+        module_name = f"{config.name}.agents"
+        if module_name == __name__ or importlib.util.find_spec(module_name) is None:
+            continue
+        for value in vars(importlib.import_module(module_name)).values():
+            if isinstance(value, Agent):
+                if found.get(value.name, value) is not value:
+                    raise BadTool(f"Two agents are called {value.name!r}.")
+                found[value.name] = value
+    return found
 
 
 def digest(value: object) -> str:

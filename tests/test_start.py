@@ -1,8 +1,11 @@
 """A delivery starts one run, however often and at whatever moment it comes (case H2)."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,6 +28,24 @@ ORDER = Start(agent="scripted", goal="Work off batch b1", inputs={"batch": "b1"}
 
 def deliver(by: User, delivery: str = "d-1", start: Start = ORDER) -> tuple[Run, bool]:
     return operations.start_run(start, by=by, idempotency_key=delivery)
+
+
+def test_whoever_comes_while_the_agents_are_being_found_sees_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = set(agents.get_agents())
+    seen: list[set[str]] = []
+
+    def load(name: str) -> ModuleType:
+        module = import_module(name)
+        if not seen and name != "runs.examples.agents":  # by now some were found
+            seen.append(set())
+            with ThreadPoolExecutor() as pool:
+                seen.append(set(pool.submit(agents.get_agents).result()))
+        return module
+
+    agents.get_agents.cache_clear()
+    monkeypatch.setattr("importlib.import_module", load)
+    assert set(agents.get_agents()) == known
+    assert seen[1:] == [known]
 
 
 @pytest.mark.django_db
