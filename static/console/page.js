@@ -55,6 +55,17 @@ addEventListener("pageshow", (event) => {
   }
 });
 
+// Back and forward --------------------------------------------------------------------------------
+// A page shows what its address says. htmx reloads it inside the navigation it answers, and such a reload can be lost.
+let shown = location.pathname + location.search;
+function follow() { if (location.pathname + location.search !== shown) location.reload(); }
+for (const name of ["push", "replace"]) {
+  document.addEventListener(`htmx:after:history:${name}`, () => { shown = location.pathname + location.search; });
+}
+document.addEventListener("htmx:before:history:restore", (event) => event.preventDefault());
+addEventListener("popstate", () => setTimeout(follow));
+setInterval(follow, 1_000);
+
 // A decision that can be undone: when its time is over, so is the button.
 for (const form of document.querySelectorAll("form.undo[data-until]")) {
   const left = Date.parse(form.dataset.until) - Date.now() - ahead;
