@@ -124,7 +124,7 @@ class Call(Protocol):
         """
 
     def stop_requested(self) -> bool:
-        """True once the run was stopped, paused or switched off. Looks at most every 0.2 s."""
+        """True once the run was stopped or switched off; a pause lets the call finish. Looks at most every 0.2 s."""
 
     def heartbeat(self, progress: Json = None) -> None:
         """Tell people how far a long call is."""

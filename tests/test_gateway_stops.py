@@ -1,14 +1,16 @@
-"""A stop, a pause or a switch during a model call: the stream is cut, nothing new is taken, and nothing is free."""
+"""A stop or a switch cuts a model call, and nothing is free; a pause lets it finish. Nothing new is taken meanwhile."""
 
 import time
 from collections.abc import Callable
 
 import pytest
+from django.db import transaction
 
-from runs import budgets, operations
+from runs import budgets, lifecycle, operations
 from runs.engine.sweep import sweep_once
+from runs.lifecycle import Claim, Held
 from runs.models import Run, Step
-from runs.states import AttemptOutcome, RunState, StepState
+from runs.states import AttemptOutcome, RunState, StepKind, StepState
 from tests.gateway_tools import START_S, Desk, desk, model_process, model_server, told
 from tests.waiting import wait_until
 
@@ -59,15 +61,12 @@ def test_a_stop_cuts_the_stream_at_once_and_books_an_estimate_that_is_not_zero(d
     assert len(desk.sent()) == 1
 
 
-@pytest.mark.parametrize("hold", [pause, switch_off], ids=lambda hold: hold.__name__)
-def test_a_hold_cuts_the_stream_and_the_run_thinks_again_when_it_is_released(
-    desk: Desk, hold: Callable[[Desk, Run], Callable[[], object]]
-) -> None:
+def test_a_switch_cuts_the_stream_and_the_run_thinks_again_when_it_is_released(desk: Desk) -> None:
     desk.model.fault("slow", seconds=30)
     gateway = desk.gateway()
     run = desk.start()
     desk.until_streaming()
-    release = hold(desk, run)
+    release = switch_off(desk, run)
     wait_until(lambda: desk.sent()[0]["client_gone"], what="the stream is cut")
     wait_until(lambda: gateway.in_flight() == 0, what="the call is closed")
     run.refresh_from_db()
@@ -80,6 +79,26 @@ def test_a_hold_cuts_the_stream_and_the_run_thinks_again_when_it_is_released(
     desk.until(run, state="queued")
     assert [attempt.outcome for attempt in desk.attempts(run)] == [AttemptOutcome.CUT, AttemptOutcome.DONE]
     assert desk.think_step(run).tries == 2
+
+
+def test_a_pause_lets_the_model_call_in_hand_finish_and_holds_what_it_asked_for(desk: Desk) -> None:
+    desk.model.fault("slow", seconds=1.5)
+    desk.gateway()
+    run = desk.start()
+    desk.until_streaming()
+    resume = pause(desk, run)
+    desk.until(run, state="queued")
+    assert (run.held_since, desk.sent()[0]["client_gone"]) == (None, False)
+    assert [attempt.outcome for attempt in desk.attempts(run)] == [AttemptOutcome.DONE]
+    assert not desk.ledger(run, "settle")[0].estimated
+    assert [step.state for step in Step.objects.filter(run=run).exclude(kind=StepKind.THINK)] == [StepState.PLANNED]
+    with transaction.atomic():
+        assert lifecycle.claim(desk.worker, lease_s=60.0) == Held(run=run.pk)
+    run.refresh_from_db()
+    assert run.held_since is not None
+    resume()
+    with transaction.atomic():
+        assert isinstance(lifecycle.claim(desk.worker, lease_s=60.0), Claim)
 
 
 @pytest.mark.parametrize("hold", [pause, switch_off], ids=lambda hold: hold.__name__)

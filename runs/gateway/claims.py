@@ -157,7 +157,10 @@ class Look:
 
 
 def look(gateway: uuid.UUID, *, renew: bool) -> Look:
-    """Find what must be cut: its run ended, was paused, or switched off. renew: and renew every lease in one statement."""
+    """Find what must be cut: its run ended or was switched off; a pause lets it finish.
+
+    renew: and renew every lease in one statement.
+    """
     still_open: list[int] = []
     if renew:
         with transaction.atomic(durable=True):
@@ -189,12 +192,11 @@ _DUE = """
 
 _CUTS = f"""
     SELECT a.id, CASE WHEN r.ended_at IS NOT NULL THEN 'the run was ' || r.state
-                      WHEN r.paused_at IS NOT NULL THEN 'paused: ' || r.pause_reason
                       ELSE 'switch ' || s.scope || ': ' || s.reason END
     FROM runs_attempt a JOIN runs_run r ON r.id = a.run_id
     LEFT JOIN LATERAL ({switches.IN_SCOPE}) s ON true
     WHERE a.holder = %(gateway)s AND a.outcome = 'open'
-      AND (r.ended_at IS NOT NULL OR r.paused_at IS NOT NULL OR s.scope IS NOT NULL)
+      AND (r.ended_at IS NOT NULL OR s.scope IS NOT NULL)
 """
 
 
