@@ -76,17 +76,21 @@ def test_recovery_counts_the_effects_at_the_receiver(house: Mapping[str, str]) -
 
 
 def test_kill_looks_for_what_was_taken_after_a_stop(house: Mapping[str, str]) -> None:
-    found = run_bench("kill", "--runs=4", "--inside", env=house)
+    found = run_bench("kill", "--runs=4", "--inside", env={**house, "LONGWATCH_GRACE_S": "1"})
 
     assert found["violations"] == 0
     assert 0 < found["stream_cut_p50_ms"] <= found["stream_cut_p99_ms"]
     assert 0 < found["drained_p50_ms"] <= found["drained_p99_ms"]
+    # Who heeds no stop has the grace time, and not much more.
+    assert found["deaf_drained_p99_ms"] > 1000
+    assert [each["count"] for each in found["distributions_ms"].values()] == [2, 1, 1]
 
 
 def test_approve_measures_up_to_the_request_at_the_receiver(house: Mapping[str, str]) -> None:
     found = run_bench("approve", *TINY, "--inside", env=house)
 
     assert 0 < found["p50_ms"] <= found["p99_ms"]
+    assert 0 < found["last_look_window_p99_ms"] < found["p99_ms"]
     assert found["effects"] == found["expected"] == found["requests"] == 3
 
 

@@ -41,6 +41,24 @@ walker = Agent(
 )
 
 
+def stroll(briefing: Briefing) -> list[Ask]:
+    """A look now and then, without an end."""
+    last = next((line.get("tool") for line in reversed(briefing.log) if "tool" in line), None)
+    if last == look.name:
+        return [Ask(tool="wait_until", arguments={"seconds": briefing.inputs["every_s"], "reason": "a stroll"})]
+    return [Ask(tool=look.name, arguments={"number": len(briefing.log)})]
+
+
+stroller = Agent(
+    name="stroller",
+    instructions="Looks now and then.",
+    decide=stroll,
+    tools=[look],
+    budget=UNLIMITED,
+    max_age=days(1),
+)
+
+
 def park(briefing: Briefing) -> list[Ask]:
     return [Ask(tool="wait_until", arguments={"seconds": days(0.9), "reason": "parked"})]
 
@@ -127,17 +145,16 @@ payer = Agent(
 
 
 @tool(effect=Effect.READ, timeout=120)
-def linger(call: Call, for_s: float) -> Json:
-    """Take its time, and give up when a stop is requested."""
-    mark("lingers", call.run, call.step)
+def linger(call: Call, for_s: float, heed: bool = True) -> Json:
+    """Take its time; `heed`: give up when a stop is requested."""
     until = time.monotonic() + for_s
-    while time.monotonic() < until and not call.stop_requested():
+    while time.monotonic() < until and not (heed and call.stop_requested()):
         time.sleep(0.02)
-    return {"stopped": call.stop_requested()}
+    return {"heeded": heed}
 
 
 def linger_long(briefing: Briefing) -> list[Ask]:
-    return [Ask(tool=linger.name, arguments={"for_s": 100.0})]
+    return [Ask(tool=linger.name, arguments={"for_s": 100.0, "heed": bool(briefing.inputs.get("heed", True))})]
 
 
 lingerer = Agent(

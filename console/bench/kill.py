@@ -1,13 +1,15 @@
 """Stops beside active runs: is anything taken after one, how soon is a stream cut, and how soon is nothing in flight."""
 
 from collections import deque
+from dataclasses import dataclass
 
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
 
 from console.bench.agents import dreamer, lingerer, walker
 from console.bench.house import Stage, wait_for
-from console.bench.readings import percentile, to_ms
+from console.bench.readings import describe_ms, percentile, to_ms
 from console.bench.sizes import Sizes
 from console.bench.work import Starter, warm_up
 from runs import operations
@@ -16,6 +18,8 @@ from runs.states import StepKind
 
 ACTIVE = 50
 REPLY_S = 120.0
+# Of so many stops one is of a call that heeds none: it takes the whole grace time, and its tool process with it.
+DEAF_EVERY = 10
 
 # A stop is the moment at which its run ended: both are of the database's clock.
 _STOPPED = """
@@ -31,30 +35,43 @@ _VIOLATIONS = """
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lingering:
+    """A run whose call is at a worker; `heeds` a stop, or not."""
+
+    run: int
+    heeds: bool
+
+
 def measure(stage: Stage, sizes: Sizes) -> dict[str, object]:
-    stops = sizes.runs or 500
+    stops = max(sizes.runs or 500, 4)
     user: User = find_user(None)
     stage.start_cluster()
     warm_up(Starter(walker.name), stage.workers)
     stage.start_gateway(provider_url=stage.start_model(pace_s=REPLY_S))
     dreamers, lingerers = Starter(dreamer.name), Starter(lingerer.name)
     streams = deque(dreamers.start() for _ in range(min(ACTIVE, max(stops, 2)) - stage.workers))
-    calls = deque(lingerers.start() for _ in range(stage.workers))
-    cuts, drains = [], []
-    for number in range(stops):
-        streaming = number % 2 == 0
-        active, starter = (streams, dreamers) if streaming else (calls, lingerers)
-        kind = StepKind.THINK if streaming else StepKind.ACT
-        run = active.popleft()
+    calls = deque(Lingering(run=lingerers.start(heed=bool(n)), heeds=bool(n)) for n in range(stage.workers))
+    cuts: list[float] = []
+    drains: dict[bool, list[float]] = {True: [], False: []}
+
+    def stop(run: int, kind: StepKind) -> tuple[float, float]:
         # One that streams or lingers, for a while already.
-        wait_for("A call in flight", lambda run=run, kind=kind: _is_in_flight(run, kind), within_s=120.0)  # type: ignore[misc]
+        wait_for("A call in flight", lambda: _is_in_flight(run, kind), within_s=120.0)
         operations.stop_run(run, reason="a benchmark", by=user)
-        after, drained = wait_for("The end of what was in flight", lambda run=run: _read(run), within_s=60.0)  # type: ignore[misc]
-        if streaming:
+        return wait_for("The end of what was in flight", lambda: _read(run), within_s=60.0 + settings.GRACE_S)
+
+    for number in range(stops):
+        if number % 2 == 0:
+            after, _ = stop(streams.popleft(), StepKind.THINK)
             cuts.append(after)
+            streams.append(dreamers.start())
         else:
-            drains.append(drained)
-        active.append(starter.start())
+            call = calls.popleft()
+            _, drained = stop(call.run, StepKind.ACT)
+            drains[call.heeds].append(drained)
+            heeds = number % DEAF_EVERY != DEAF_EVERY - 1
+            calls.append(Lingering(run=lingerers.start(heed=heeds), heeds=heeds))
     with connection.cursor() as cursor:
         cursor.execute(_VIOLATIONS)
         (violations,) = cursor.fetchone() or (0,)
@@ -62,14 +79,21 @@ def measure(stage: Stage, sizes: Sizes) -> dict[str, object]:
         "violations": int(violations),
         "stream_cut_p50_ms": to_ms(percentile(cuts, 50)),
         "stream_cut_p99_ms": to_ms(percentile(cuts, 99)),
-        "drained_p50_ms": to_ms(percentile(drains, 50)),
-        "drained_p99_ms": to_ms(percentile(drains, 99)),
+        "drained_p50_ms": to_ms(percentile(drains[True], 50)),
+        "drained_p99_ms": to_ms(percentile(drains[True], 99)),
+        "deaf_drained_p99_ms": to_ms(percentile(drains[False], 99)),
+        "distributions_ms": {
+            "stream_cut": describe_ms(cuts),
+            "drained": describe_ms(drains[True]),
+            "deaf_drained": describe_ms(drains[False]),
+        },
         "settings": stage.describe()
         | {
             "stops": stops,
             "active_runs": len(streams) + len(calls),
+            "grace_s": settings.GRACE_S,
             "stream_cut": "until the cut call is booked",
-            "drained": "of calls to a tool that heeds a stop",
+            "drained": "of calls to a tool that heeds a stop; deaf: of one that heeds none, and is ended after the grace time",
         },
     }
 

@@ -51,5 +51,14 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
 
+def describe_ms(values: Sequence[float]) -> dict[str, float]:
+    """How values (seconds) are distributed, in milliseconds."""
+    return {"count": len(values)} | (
+        {f"p{percent}": to_ms(percentile(values, percent)) for percent in (50, 90, 99)} | {"max": to_ms(max(values))}
+        if values
+        else {}
+    )
+
+
 def to_ms(seconds: float) -> float:
     return round(seconds * 1000, 2)

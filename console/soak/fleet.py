@@ -303,7 +303,7 @@ class Fleet:
         done = subprocess.run(
             [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments],
             cwd=self.folder,
-            env=self._env | {"DATABASE_URL": self.database_url, "LONGWATCH_DATA": str(self.data)},
+            env=self.environment(),
             capture_output=True,
             text=True,
             timeout=180,
@@ -311,6 +311,15 @@ class Fleet:
         )
         assert done.returncode == 0, f"manage.py {' '.join(arguments)}: {done.stderr}"
         return done.stdout
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What a process that joins this installation is given."""
+        found = {
+            "DATABASE_URL": self.database_url,
+            "LONGWATCH_DATA": str(self.data),
+            "LONGWATCH_SHOP_URL": self.shop_url,
+        }
+        return self._env | found | more
 
     def shop(self, caller: str = "the test") -> ShopClient:
         """A client of its shop, whose address is new after everything was started again."""
