@@ -63,8 +63,8 @@ def step_of(card: Approval) -> Step:
 
 
 @pytest.mark.django_db(transaction=True)
-class TestDecidedAtOnce:
-    """B1: both have seen the card as pending before either writes."""
+class TestB1DecidedAtOnce:
+    """Both have seen the card as pending before either writes."""
 
     @pytest.mark.parametrize(
         ("one", "other"),

@@ -241,8 +241,10 @@ def test_what_has_aged_while_a_run_slept_is_read_again_before_it_thinks(engine: 
     assert changed.fact.name == f"order.{orders[1]}"
 
 
-def test_an_amount_that_follows_from_a_fact_which_changed_while_the_approval_waited_is_not_paid(engine: Engine) -> None:
-    """Case B3: the value under the shown arguments is another one now, though the arguments are the same."""
+def test_b3_an_amount_that_follows_from_a_fact_which_changed_while_the_approval_waited_is_not_paid(
+    engine: Engine,
+) -> None:
+    """The value under the shown arguments is another one now, though the arguments are the same."""
     order = engine.order("900.00")
     half = call("record_fact", name="half", value="450.00", derived_from=[f"order.{order}"], max_age_s=LIMIT_S)
     pay = call("pay_keyed", order=order, amount="450.00", rests_on=["half"])

@@ -15,7 +15,7 @@ from runs.access import Role
 from runs.agents import get_agent
 from runs.approvals import Said
 from runs.engine.sweep import sweep_once
-from runs.models import Approval, JournalEntry, Notice
+from runs.models import Approval, Decision, JournalEntry, Notice
 from runs.notices import TRIES
 from runs.reaching import reach_people, sign
 from runs.states import ApprovalKind, Verdict
@@ -187,10 +187,10 @@ def test_two_tellers_at_once_tell_once(operator: User, http: HttpReceiver) -> No
     )
 
 
-def test_a_scanner_that_opens_the_link_decides_nothing_and_the_click_still_counts(
+def test_b6_a_scanner_that_opens_the_link_decides_nothing_and_the_click_still_counts(
     operator: User, approver: User, http: HttpReceiver
 ) -> None:
-    """B6: two GETs and a HEAD without a session, a preview, a prefetch, a forwarded mail; then the operator."""
+    """Two GETs and a HEAD without a session, a preview, a prefetch, a forwarded mail; then the operator."""
     card = situations.ask_approval(situations.start(operator)).card
     assert later(3) == 1
     link = f"/approvals/{card.pk}"
@@ -208,7 +208,13 @@ def test_a_scanner_that_opens_the_link_decides_nothing_and_the_click_still_count
         client.head(link)
         assert client.get(f"{link}/decision").status_code == 405
     assert Approval.objects.get(pk=card.pk).state == "pending"
-    assert client.post(f"{link}/decision", {"version": "1", "verdict": "approve"}).status_code == 302
+    # Once more, at the very moment of the click.
+    clicked, *scanned = together(
+        lambda: client.post(f"{link}/decision", {"version": "1", "verdict": "approve"}).status_code,
+        *[lambda: Client().get(link).status_code, lambda: Client().head(link).status_code] * 2,
+    )
+    assert (clicked, scanned) == (302, [302] * 4)
+    assert Decision.objects.filter(approval=card).count() == 1
     words = read(client_of(make_person("berta", Role.APPROVER)).get(link))
     assert "anna approved it" in words or "anna approved" in words
     assert "expired" not in words.lower().replace("expires", "")

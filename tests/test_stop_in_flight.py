@@ -8,6 +8,8 @@ from runs import budgets, operations, sql
 from runs.approvals import Said
 from runs.models import Attempt, Budget, LedgerEntry, Lock, Run, Step
 from runs.states import AttemptOutcome, EntryKind, KeyState, RunState, StepKind, StepState, Verdict
+from tests.engine_tools import call
+from tests.page_tools import client_of, read
 from tests.stage import Stage, fleet_on_stage, stage
 from tests.waiting import wait_until
 
@@ -116,6 +118,36 @@ def test_a_tool_that_heeds_no_stop_is_ended_and_its_effect_is_asked_about(stage:
         StepState.DONE,
     )
     assert stage.paid(order) == 1
+
+
+def test_c1_a_run_stopped_in_its_fourth_round_begins_nothing_more_however_deaf_its_call_is(stage: Stage) -> None:
+    """Blocked in a read, catching whatever is thrown, computing in C: three workers, and all three are free afterwards."""
+    rounds = [[call("give", value=n)] for n in range(3)]
+    after = [[call("give", value=n)] for n in range(16)]
+    runs = [
+        stage.start("scripted", inputs={"script": [*rounds, [call("be_deaf", how=how)], *after]})
+        for how in ("reads", "catches", "computes")
+    ]
+    deaf = [Attempt.objects.filter(run=run, step__tool="be_deaf", outcome=AttemptOutcome.OPEN) for run in runs]
+    wait_until(lambda: all(found.exists() for found in deaf), what="three deaf calls", timeout_s=60)
+    for run in runs:
+        operations.stop_run(run.pk, reason="enough", by=stage.person)
+    words = read(client_of(stage.person).get(f"/runs/{runs[0].pk}"))
+    assert "Stopping" in words
+    assert "1 call in flight" in words
+    for run in runs:
+        stage.until_over(run)
+        assert run.ended_at is not None
+        assert run.drained_at is not None
+        assert (run.drained_at - run.ended_at).total_seconds() >= stage.fleet.grace_s
+        assert stage.act(run, "be_deaf").state == StepState.VOID
+        assert not Attempt.objects.filter(run=run, taken_at__gt=run.ended_at).exists()
+        assert Step.objects.filter(run=run, tool="give").count() == len(rounds)
+        # What was begun is paid for.
+        assert run.budget.steps_reserved == 0
+    others = [stage.start("scripted", inputs={"script": [[call("linger", for_s=0.5)]]}) for _ in runs]
+    assert {stage.until_over(other).state for other in others} == {RunState.SUCCEEDED}
+    assert not budgets.mismatches()
 
 
 def test_what_a_switch_holds_goes_on_when_it_is_released(stage: Stage) -> None:

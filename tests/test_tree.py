@@ -136,7 +136,7 @@ def test_a_taken_step_of_a_stopped_run_keeps_its_attempt_until_it_settles_and_on
 
 
 @pytest.mark.django_db(transaction=True)
-class TestRaces:
+class TestC2AChildBeingMadeWhenTheStopComes:
     def test_a_child_being_created_when_the_stop_comes_is_stopped_with_it(self, person: User) -> None:
         parent = start(person)
         with transaction.atomic():
@@ -212,8 +212,8 @@ class TestRaces:
 
 
 @pytest.mark.django_db
-class TestNothingElse:
-    """Case C4: what is stopped or held is what was named."""
+class TestC4NothingElseStops:
+    """What is stopped or held is what was named."""
 
     def make(self, person: User) -> list[Run]:
         return [start(person, agent=agent) for agent in ("scripted", "refund-desk") for _ in range(3)]

@@ -52,7 +52,7 @@ class Fleet:
     ) -> None:
         self.folder = folder
         self.data = folder / "data"
-        self.lease_s = lease_s
+        self.lease_s, self.grace_s = lease_s, grace_s
         self.mark = make_mark("fleet")
         self._port = _find_free_port()
         self._workers = workers

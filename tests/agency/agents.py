@@ -5,7 +5,9 @@ Each tool plays one class of effect at the sandbox shop, where what really happe
 
 import os
 import signal
+import socket
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -189,6 +191,25 @@ def linger(call: Call, for_s: float, heed: bool = True) -> Json:
     return {"stopped": False}
 
 
+@tool(effect=Effect.READ, timeout=90)
+def be_deaf(call: Call, how: str) -> Json:
+    """Return after a minute at the earliest, whatever is asked or sent meanwhile."""
+    match how:
+        case "reads":  # an answer that does not come
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                ours.settimeout(60.0)
+                ours.recv(1)
+        case "catches":
+            until = time.monotonic() + 60.0
+            while time.monotonic() < until:
+                with suppress(BaseException):
+                    time.sleep(60.0)
+        case "computes":  # in C, where no signal handler of Python's runs
+            sum(range(10**11))
+    return {"heard": False}
+
+
 def follow(briefing: Briefing) -> list[Ask]:
     """The next round of the script: each call of the rounds before has its line in the log by now."""
     if asked := [notice for notice in briefing.notices if notice["notice"] == "explain"]:
@@ -216,6 +237,7 @@ TOOLS = [
     give,
     give_copy,
     linger,
+    be_deaf,
 ]
 
 scripted = Agent(
