@@ -14,7 +14,8 @@ from runs.models import Decision
 from runs.states import Verdict
 from tests import page_situations, situations
 from tests.browser.browsing import Browsing
-from tests.browser.test_live_pages import AWAY, RECOVERED_S, expect_state
+from tests.browser.test_live_pages import AWAY, RECOVERED_S, SET_HIDDEN, expect_state
+from tests.live_tools import note
 from tests.people import make_person
 from tests.situations import Asking
 from tests.web_process import WebProcess
@@ -99,6 +100,40 @@ def test_every_page_finds_back_after_the_server_was_killed(
     print(f"live again after {time.monotonic() - back:.1f} s")
     for page in pages:
         expect_fresh_panels(page, browsing, since=time.monotonic())
+
+
+def test_j4_what_was_decided_and_asked_while_a_tab_slept_shows_at_once_and_its_old_card_decides_nothing(
+    browsing: Browsing, asking: Asking, anna: User
+) -> None:
+    """200 events, an end, a decision and a new approval; a second browser stays connected."""
+    ben = make_person("ben", Role.APPROVER)
+    ending = situations.start(anna)
+    inbox, card = (browsing.open(path, user=anna) for path in ("/approvals?list=1", f"/approvals/{asking.card.pk}"))
+    awake = browsing.open("/approvals?list=1", user=ben)
+    for page in (inbox, card, awake):
+        expect_state(page, "live")
+    before = read_panels(inbox)
+    for page in (inbox, card):
+        page.evaluate(SET_HIDDEN, True)
+        expect_state(page, "paused")
+    for number in range(199):
+        note(ending, f"event {number}", hint=number % 50 == 0)
+    operations.stop_run(ending.pk, reason="enough", by=anna)
+    operations.decide(asking.card.pk, Said(verdict=Verdict.REJECT, version=1, comment="no"), by=ben)
+    new = situations.ask_approval(situations.start(anna), order="1002").card
+    notify.flush()
+    expect(awake.locator("#approvals-list")).to_contain_text(new.title)
+    assert read_panels(inbox) == before
+    # What the sleeping card offers is judged by what is.
+    browsing.problems.allow("409")
+    card.evaluate("document.querySelector('#decide-form .primary').click()")
+    expect(card.locator("main [role=alert]")).to_contain_text("already rejected by ben")
+    inbox.evaluate(SET_HIDDEN, False)
+    woken = time.monotonic()
+    expect_state(inbox, "live", within_s=RECOVERED_S)
+    expect_fresh_panels(inbox, browsing, since=woken)
+    expect(inbox.locator("#approvals-list li")).to_have_count(1)
+    assert [made.by.get_username() for made in Decision.objects.all()] == ["ben"]
 
 
 def test_the_bar_that_says_signed_out_is_seen_when_one_is(browsing: Browsing, asking: Asking, anna: User) -> None:

@@ -1,6 +1,11 @@
 """From a notification to a decision in a real browser: by keys alone, on a phone, two at one card; switches and the journal."""
 
+import json
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -10,10 +15,16 @@ from runs import operations
 from runs.access import Role
 from runs.approvals import Said
 from runs.models import Approval, Decision, Switch
-from runs.states import Verdict
+from runs.reaching import reach_people
+from runs.states import RunState, Verdict
 from tests import situations
 from tests.browser.browsing import Browsing, check_axe
+from tests.engine_tools import Engine, call, engine, shop_process, workers
 from tests.people import make_person
+from tests.receivers import receive_http
+from tests.writers import shifted
+
+__all__ = ["engine", "shop_process", "workers"]
 
 PASSWORD = "a long enough password"
 
@@ -31,6 +42,23 @@ def ben(transactional_db: None) -> User:
     return person
 
 
+@contextmanager
+def notified(settings: Any, base: str) -> Iterator[Callable[[], str]]:
+    """A webhook that is told of cards; what is given reads the link that the next message holds."""
+    settings.PUBLIC_URL = base
+
+    def read_link() -> str:
+        reach_people()
+        with shifted(timedelta(seconds=3)):  # cards are gathered for a moment
+            assert reach_people() == 1
+        (card,) = json.loads(http.got[-1].body)["cards"]
+        return str(card["url"])
+
+    with receive_http() as http:
+        settings.WEBHOOK_URL = http.url
+        yield read_link
+
+
 def tab_to(page: Page, selector: str, most: int = 80) -> None:
     """Move the focus by the Tab key alone until it stands there."""
     for _ in range(most):
@@ -42,10 +70,12 @@ def tab_to(page: Page, selector: str, most: int = 80) -> None:
 
 @pytest.mark.parametrize("phone", [False, True])
 def test_by_keys_alone_from_the_link_of_a_notification_to_an_edited_approval(
-    browsing: Browsing, ada: User, ben: User, phone: bool
+    browsing: Browsing, ada: User, ben: User, phone: bool, settings: Any
 ) -> None:
     asking = situations.ask_approval(situations.start(ada))
-    page = browsing.open(f"/approvals/{asking.card.pk}", phone=phone)
+    page = browsing.open(phone=phone)
+    with notified(settings, browsing.web.url) as read_link:
+        page.goto(read_link())
     expect(page).to_have_url(re.compile(r"/sign-in\?next=/approvals/\d+$"), timeout=30_000)
     tab_to(page, "[name=username]")
     page.keyboard.type("ben")
@@ -86,9 +116,13 @@ def test_j_k_enter_and_confirm_work_off_the_inbox_and_say_what_is_left(browsing:
     assert Approval.objects.get(pk=second.pk).state == "pending"
 
 
-def test_two_people_on_one_card_have_one_effect(browsing: Browsing, ada: User, ben: User) -> None:
-    asking = situations.ask_approval(situations.start(ada))
-    pages = [browsing.open(f"/approvals/{asking.card.pk}", user=user) for user in (ada, ben)]
+def test_two_people_on_one_card_have_one_effect(browsing: Browsing, engine: Engine, ada: User, ben: User) -> None:
+    order = engine.order("900.00")
+    run = engine.go(engine.start(*engine.read(order), [call("pay_keyed", order=order, amount="420.00")]))
+    card = engine.card(run)
+    pages = [
+        browsing.open(f"/approvals/{card.pk}", user=user, phone=phone) for user, phone in ((ada, False), (ben, True))
+    ]
     browsing.problems.allow("409")
     for page in pages:
         expect(page.locator("#decide-form")).to_be_visible()
@@ -97,8 +131,9 @@ def test_two_people_on_one_card_have_one_effect(browsing: Browsing, ada: User, b
         page.evaluate("document.querySelector('#decide-form .primary').click()")
     for page in pages:
         expect(page.locator("main")).to_contain_text(re.compile("Nothing is left to decide|already approved by"))
-    assert Decision.objects.filter(approval=asking.card).count() == 1
-    assert Approval.objects.get(pk=asking.card.pk).state == "approved"
+    assert Decision.objects.filter(approval=card).count() == 1
+    engine.go(run)
+    assert (run.state, engine.paid(order)) == (RunState.SUCCEEDED, 1)
 
 
 @pytest.mark.parametrize("scripts", [True, False])
@@ -115,7 +150,7 @@ def test_a_switch_is_engaged_and_released(browsing: Browsing, ada: User, scripts
     assert Switch.objects.get().release_reason == "it is fine"
 
 
-@pytest.mark.parametrize(("theme", "phone"), [("light", False), ("dark", True)])
+@pytest.mark.parametrize(("theme", "phone"), [("light", False), ("dark", False), ("dark", True)])
 def test_cards_switches_and_journal_are_in_order(browsing: Browsing, ada: User, theme: str, phone: bool) -> None:
     held, asked = (situations.ask_approval(situations.start(ada), order=str(n)) for n in (1001, 1002))
     situations.ask_approval(situations.start(ada), order="1003")
@@ -127,6 +162,7 @@ def test_cards_switches_and_journal_are_in_order(browsing: Browsing, ada: User, 
     page = browsing.open(user=ada, theme=theme, phone=phone)
     wrong = []
     for path in (
+        "/approvals?list=1",
         f"/approvals?undo={held.card.pk}",
         f"/approvals/{held.card.pk}",
         f"/approvals/{asked.card.pk}",
