@@ -42,6 +42,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("approvals/<int:number>/decision", approvals.decide, name="decide"),
     path("approvals/<int:number>/claim", approvals.claim, name="claim"),
     path("approvals/<int:number>/release", approvals.release, name="release-claim"),
+    path("approvals/<int:number>/later", approvals.put_off, name="put-off"),
     path("approvals/together", approvals.show_together, name="together"),
     path("approvals/together/approve", approvals.approve_together, name="approve-together"),
     path("approvals/<int:number>/panels/evidence", approvals.show_evidence_panel, name="approval-evidence"),

@@ -77,6 +77,7 @@ PAGES: dict[str, list[Page]] = {
     ],
     "approvals/<int:number>/claim": [Page(may=frozenset({APPROVER, ADMIN}), form={}, ok=302)],
     "approvals/<int:number>/release": [Page(may=frozenset({APPROVER, ADMIN}), form={}, ok=409)],
+    "approvals/<int:number>/later": [Page(may=frozenset({APPROVER, ADMIN}), form={"minutes": "15"}, ok=302)],
     "approvals/together": [Page()],
     "approvals/together/approve": [Page(may=frozenset({APPROVER, ADMIN}), form={"card": "1.1"})],
     "spend": [Page()],

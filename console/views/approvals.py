@@ -13,10 +13,11 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
+from console import later
 from console.access import Reader, require
 from console.deciding import ARGUMENT, read_decision, write_field
 from console.display.cards import CardView, say_verdict, show_card
-from console.display.figures import plural
+from console.display.figures import plural, write_duration
 from console.display.inbox import InboxItem, show_item
 from console.display.outside import show
 from console.views.readers import for_readers
@@ -42,6 +43,16 @@ REJECT_REASONS = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class Inbox:
+    """What waits: `lines` are shown, without those that the reader has put off. `which`: "", mine or later."""
+
+    lines: list[InboxLine]
+    put_off: dict[int, datetime]
+    which: str
+    now: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Found:
     card: ApprovalCard
     view: CardView
@@ -54,25 +65,25 @@ def show_inbox(request: Reader) -> HttpResponse:
     """What is to be decided, with the first card open or, on a phone with `?list=1`, by itself; or what was decided."""
     if request.GET.get("state") == "decided":
         return render(request, "approvals/decided.html", _describe_decided(request) | {"section": "approvals"})
-    pending = list_pending(agents=request.rights.agents, kinds=_kinds(request))
-    if not pending or request.GET.get("list"):
-        return render(request, "approvals/inbox.html", _describe_inbox(request, pending, current=None))
-    return _show(request, _find(request, pending[0].id), pending, is_inbox=True)
+    inbox = _read_inbox(request)
+    if not inbox.lines or request.GET.get("list"):
+        return render(request, "approvals/inbox.html", _describe_inbox(request, inbox, current=None))
+    return _show(request, _find(request, inbox.lines[0].id), inbox, is_inbox=True)
 
 
 @require_safe
 @for_readers
 def show_approval(request: Reader, number: int) -> HttpResponse:
-    return _show(request, _find(request, number), list_pending(agents=request.rights.agents))
+    return _show(request, _find(request, number), _read_inbox(request))
 
 
 @require_safe
 @for_readers
 def show_list_panel(request: Reader) -> HttpResponse:
     current = request.GET.get("current", "")
-    pending = list_pending(agents=request.rights.agents, kinds=_kinds(request))
     number = int(current) if current.isascii() and current.isdecimal() else None
-    return render(request, "approvals/list.html", _describe_inbox(request, pending, current=number) | {"panel": True})
+    context = _describe_inbox(request, _read_inbox(request), current=number)
+    return render(request, "approvals/list.html", context | {"panel": True})
 
 
 @require_safe
@@ -104,8 +115,8 @@ def decide(request: Reader, number: int) -> HttpResponse:
         raise
     except LongwatchError as refusal:
         return _refuse(request, number, refusal)
-    left = list_pending(agents=request.rights.agents)
-    more = f"{plural(len(left), 'card')} left to decide." if left else "Nothing is left to decide."
+    left = _read_inbox(request).lines
+    more = _say_left(left)
     word = say_verdict(said.verdict).capitalize()
     stays = said.verdict in (Verdict.UNDO, Verdict.EXPLAIN) or made.state == ApprovalState.PENDING
     if said.verdict == Verdict.EXPLAIN:
@@ -116,9 +127,8 @@ def decide(request: Reader, number: int) -> HttpResponse:
     else:
         messages.success(request, f"{word}: {found.view.title}. {more}")
     following = number if stays and made.effective_at is None else next((line.id for line in left), None)
-    undo = f"?undo={number}" if made.effective_at is not None else ""
-    place = reverse("approval", args=[following]) if following else reverse("approvals")
-    return HttpResponseRedirect(place + undo)
+    undo = f"{'&' if _which(request) else '?'}undo={number}" if made.effective_at is not None else ""
+    return HttpResponseRedirect(_place(request, following) + undo)
 
 
 @require_POST
@@ -131,6 +141,34 @@ def claim(request: Reader, number: int) -> HttpResponse:
 @for_readers
 def release(request: Reader, number: int) -> HttpResponse:
     return _act(request, number, operations.release_approval, "It is everyone’s again.")
+
+
+@require_POST
+@for_readers
+def put_off(request: Reader, number: int) -> HttpResponse:
+    """Leave a card out of the reader's own list for a while, or bring it back. Nothing changes for anybody else."""
+    found = _find(request, number)
+    require(request, Action.DECIDE, found.card.agent)
+    text = request.POST.get("minutes", "")
+    minutes = int(text) if text in {str(choice) for choice in later.MINUTES} else 0
+    later.put_off(request.session, number, now=found.now, minutes=minutes)
+    if not minutes:
+        messages.success(request, "It is in your list again.")
+        return HttpResponseRedirect(_place(request, number))
+    left = _read_inbox(request).lines
+    shown_again = write_duration(minutes * 60)
+    messages.success(request, f"Put off: {found.view.title}. It shows again in {shown_again}. {_say_left(left)}")
+    return HttpResponseRedirect(_place(request, left[0].id if left else None))
+
+
+def _say_left(left: list[InboxLine]) -> str:
+    return f"{plural(len(left), 'card')} left to decide." if left else "Nothing is left to decide."
+
+
+def _place(request: Reader, number: int | None) -> str:
+    """The address of a card, or of the inbox, among the same cards as before."""
+    place = reverse("approvals") if number is None else reverse("approval", args=[number])
+    return place + ("?mine=1" if _which(request) == "mine" else "")
 
 
 def _act(request: Reader, number: int, act: Callable[..., object], done: str) -> HttpResponse:
@@ -149,8 +187,8 @@ def _act(request: Reader, number: int, act: Callable[..., object], done: str) ->
 def _refuse(request: Reader, number: int, refusal: LongwatchError) -> HttpResponse:
     """The card as it is now, with why not, and with what was typed."""
     status = {Conflict.status: 409, Forbidden.status: 403}.get(refusal.status, 422)
-    left = list_pending(agents=request.rights.agents)
-    return _show(request, _find(request, number), left, refusal=refusal, typed=request.POST, status=status)
+    inbox = _read_inbox(request)
+    return _show(request, _find(request, number), inbox, refusal=refusal, typed=request.POST, status=status)
 
 
 @require_safe
@@ -229,7 +267,7 @@ def _find(request: Reader, number: int) -> Found:
 def _show(
     request: Reader,
     found: Found,
-    pending: list[InboxLine],
+    inbox: Inbox,
     *,
     refusal: LongwatchError | None = None,
     typed: Mapping[str, str] | None = None,
@@ -246,10 +284,12 @@ def _show(
                 fields.append(
                     {"name": argument.name, "text": text, "is_long": is_long, "hidden": argument.value.hidden}
                 )
-    numbers = [line.id for line in pending]
+    numbers = [line.id for line in inbox.lines]
     place = numbers.index(card.id) + 1 if card.id in numbers else 0
-    context = _describe_inbox(request, pending, current=card.id) | {
+    context = _describe_inbox(request, inbox, current=card.id) | {
         "card": found.view,
+        "later_until": inbox.put_off.get(card.id),
+        "later_choices": [(minutes, write_duration(minutes * 60)) for minutes in later.MINUTES],
         "refusal": refusal,
         "typed": typed,
         "fields": fields,
@@ -267,9 +307,28 @@ def _show(
     return render(request, "approvals/card.html", context, status=status)
 
 
-def _describe_inbox(request: Reader, pending: list[InboxLine], *, current: int | None) -> dict[str, Any]:
-    now = clock.now()
-    items = [_item(line, now) for line in pending]
+def _which(request: Reader) -> str:
+    """Which cards: "" (all that are not put off), mine, or later (those that are)."""
+    asked = request.POST if request.method == "POST" else request.GET
+    if asked.get("mine"):
+        return "mine"
+    return "later" if asked.get("state") == "later" else ""
+
+
+def _read_inbox(request: Reader) -> Inbox:
+    which, now = _which(request), clock.now()
+    of = request.user if which == "mine" else None
+    pending = list_pending(agents=request.rights.agents, kinds=_kinds(request), of=of)
+    put_off = later.read_put_off(request.session, pending, now)
+    lines = [line for line in pending if (line.id in put_off) == (which == "later")]
+    return Inbox(lines=lines, put_off=put_off, which=which, now=now)
+
+
+def _describe_inbox(request: Reader, inbox: Inbox, *, current: int | None) -> dict[str, Any]:
+    now = inbox.now
+    items = [_item(line, now) for line in inbox.lines]
+    changes_in_s = [line.stale_in_s for line in inbox.lines if line.stale_in_s is not None]
+    changes_in_s += [(until - now).total_seconds() for until in inbox.put_off.values()]
     return {
         "undo": _read_undo(request),
         "failing": [
@@ -279,7 +338,10 @@ def _describe_inbox(request: Reader, pending: list[InboxLine], *, current: int |
         "section": "doubts" if _kinds(request) == [ApprovalKind.VERDICT] else "approvals",
         "items": items,
         "urgent": sum(item.urgent for item in items),
-        "stale_in_s": min((line.stale_in_s for line in pending if line.stale_in_s is not None), default=None),
+        "changes_in_s": min(changes_in_s, default=None),
+        "which": inbox.which,
+        "query": {"mine": "?mine=1", "later": "?state=later"}.get(inbox.which, ""),
+        "put_off": len(inbox.put_off),
         "current": current,
         "kind": request.GET.get("kind", "") if _kinds(request) else "",
         "now": now,

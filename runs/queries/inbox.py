@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.db.models import F, QuerySet
 
 from runs import sql
@@ -121,9 +122,14 @@ class CardExtras:
     behind: Behind
 
 
-def list_pending(*, agents: Collection[str], kinds: Collection[str] = (), limit: int = INBOX_SHOWN) -> list[InboxLine]:
-    """What waits for a decision, what expires first on top, in one query."""
-    given = _given(agents) | {"kinds": list(kinds) or list(ApprovalKind), "limit": limit}
+def list_pending(
+    *, agents: Collection[str], kinds: Collection[str] = (), limit: int = INBOX_SHOWN, of: User | None = None
+) -> list[InboxLine]:
+    """What waits for a decision, what expires first on top, in one query.
+
+    of: only what is this person's by name: asked of a group of theirs, claimed by them, or of a run that they started.
+    """
+    given = _given(agents) | {"kinds": list(kinds) or list(ApprovalKind), "limit": limit, "of": of.pk if of else None}
     return [_show_line(row) for row in sql.fetch_all(_PENDING, given)]
 
 
@@ -266,6 +272,10 @@ _PENDING = f"""
     FROM (SELECT a.* FROM runs_approval a JOIN runs_run r ON r.id = a.run_id
         WHERE a.state = 'pending' AND a.effective_at IS NULL AND a.kind = ANY(%(kinds)s)
             AND (%(all)s OR r.agent = ANY(%(agents)s))
+            AND (%(of)s::int IS NULL OR r.started_by_id = %(of)s
+                OR (a.claimed_by_id = %(of)s AND a.claimed_at > lw_now() - make_interval(secs => %(claim)s))
+                OR EXISTS (SELECT FROM auth_user_groups m JOIN auth_group g ON g.id = m.group_id
+                    WHERE m.user_id = %(of)s AND a.groups ? g.name))
         ORDER BY a.expires_at, a.id LIMIT %(limit)s) a
     JOIN runs_run r ON r.id = a.run_id
     CROSS JOIN LATERAL (

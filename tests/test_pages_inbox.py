@@ -1,0 +1,88 @@
+"""Whose cards the inbox shows: everybody's, those that are the reader's own, and those that the reader has put off."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from runs import clock, operations, sql
+from runs.access import Role
+from runs.models import Approval, Decision
+from tests import situations
+from tests.page_tools import client_of, read
+from tests.people import approver, make_person, operator
+
+__all__ = ["approver", "operator"]
+
+pytestmark = pytest.mark.django_db
+
+
+def ask(by: User, **given: Any) -> Approval:
+    return situations.ask_approval(situations.start(by), **given).card
+
+
+def listed(client: Client, query: str = "") -> list[int]:
+    """The cards in the list, from top to bottom."""
+    context = client.get(f"/approvals/panels/list{query}").context
+    return [item.id for item in context["items"]]
+
+
+def test_mine_is_what_a_group_of_mine_is_asked_what_i_have_claimed_and_what_i_started(
+    operator: User, approver: User
+) -> None:
+    grouped, claimed, others = (ask(operator) for _ in range(3))
+    own = ask(make_person("berta", Role.OPERATOR, Role.APPROVER))
+    approver.groups.add(Group.objects.create(name="finance"))
+    sql.execute("""UPDATE runs_approval SET groups = '["finance"]' WHERE id = %s""", [grouped.pk])
+    operations.claim_approval(claimed.pk, by=approver)
+    client = client_of(approver)
+    assert set(listed(client)) == {grouped.pk, claimed.pk, others.pk, own.pk}
+    assert set(listed(client, "?mine=1")) == {grouped.pk, claimed.pk}
+    assert listed(client_of(User.objects.get(username="berta")), "?mine=1") == [own.pk]
+    clock.shift(timedelta(minutes=16))  # who claimed it went away
+    assert listed(client, "?mine=1") == [grouped.pk]
+
+
+def test_who_works_off_their_own_stays_among_them(operator: User, approver: User) -> None:
+    first, _, second = (ask(operator, valid_for_s=1000.0 * (n + 1)) for n in range(3))
+    for card in (first, second):
+        operations.claim_approval(card.pk, by=approver)
+    client = client_of(approver)
+    page = client.get("/approvals?mine=1")
+    assert page.context["card"].id == first.pk
+    assert f'href="/approvals/{second.pk}?mine=1"' in page.content.decode()
+    assert '<input type="hidden" name="mine" value="1">' in page.content.decode()
+    response = client.post(
+        f"/approvals/{first.pk}/decision", {"version": "1", "verdict": "reject", "comment": "no", "mine": "1"}
+    )
+    assert response["Location"].partition("&")[0] == f"/approvals/{second.pk}?mine=1"
+    assert "1 card left to decide." in read(client.get(response["Location"]))
+
+
+def test_what_is_put_off_leaves_the_readers_own_list_and_comes_back_at_its_time(operator: User, approver: User) -> None:
+    late, next_one = ask(operator, valid_for_s=86_400), ask(operator, valid_for_s=90_000)
+    client = client_of(approver)
+    response = client.post(f"/approvals/{late.pk}/later", {"minutes": "60"})
+    assert response["Location"] == f"/approvals/{next_one.pk}"
+    assert "It shows again in 1 h. 1 card left to decide." in read(client.get(response["Location"]))
+    assert (listed(client), listed(client, "?state=later")) == ([next_one.pk], [late.pk])
+    assert set(listed(client_of(make_person("berta", Role.APPROVER)))) == {late.pk, next_one.pk}
+    words = read(client.get(f"/approvals/{late.pk}"))
+    assert "You put it off until" in words
+    clock.shift(timedelta(minutes=61))
+    assert (listed(client), listed(client, "?state=later")) == ([late.pk, next_one.pk], [])
+    assert not Decision.objects.exists()
+
+
+def test_what_is_put_off_comes_back_before_it_expires_or_when_it_is_asked_for(operator: User, approver: User) -> None:
+    card = ask(operator, valid_for_s=3_600)
+    client = client_of(approver)
+    assert client.post(f"/approvals/{card.pk}/later", {"minutes": "480"})["Location"] == "/approvals"
+    assert "What waits, you have put off" in read(client.get("/approvals"))
+    assert client.post(f"/approvals/{card.pk}/later", {"minutes": "0"})["Location"] == f"/approvals/{card.pk}"
+    assert listed(client) == [card.pk]
+    client.post(f"/approvals/{card.pk}/later", {"minutes": "480"})
+    clock.shift(timedelta(minutes=46))
+    assert listed(client) == [card.pk]
