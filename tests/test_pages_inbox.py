@@ -7,10 +7,11 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from runs import clock, operations, sql
+from runs import clock, operations
 from runs.access import Role
+from runs.agents import get_agent
 from runs.models import Approval, Decision
-from tests import situations
+from tests import situations, writers
 from tests.page_tools import client_of, read
 from tests.people import approver, make_person, operator
 
@@ -32,10 +33,13 @@ def listed(client: Client, query: str = "") -> list[int]:
 def test_mine_is_what_a_group_of_mine_is_asked_what_i_have_claimed_and_what_i_started(
     operator: User, approver: User
 ) -> None:
-    grouped, claimed, others = (ask(operator) for _ in range(3))
+    run = writers.start(operator)
+    tool = get_agent("scripted").tool("pay_keyed")
+    assert tool is not None
+    grouped = writers.ask(run, writers.plan_act(run, tool, order="7", amount="500"), groups=["finance"])
+    claimed, others = ask(operator), ask(operator)
     own = ask(make_person("berta", Role.OPERATOR, Role.APPROVER))
     approver.groups.add(Group.objects.create(name="finance"))
-    sql.execute("""UPDATE runs_approval SET groups = '["finance"]' WHERE id = %s""", [grouped.pk])
     operations.claim_approval(claimed.pk, by=approver)
     client = client_of(approver)
     assert set(listed(client)) == {grouped.pk, claimed.pk, others.pk, own.pk}

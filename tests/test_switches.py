@@ -13,11 +13,15 @@ from django.db import OperationalError, connection, transaction
 from runs import course, lifecycle, operations, sql, steps, switches
 from runs.access import Role
 from runs.agents import get_agent
+from runs.engine import think
+from runs.engine.check import advance_check
+from runs.engine.decide import advance_decide
+from runs.engine.hand import Hand
 from runs.engine.sweep import sweep_once
 from runs.errors import Forbidden, Malformed, NotFound, SwitchedOff, WrongState
 from runs.lifecycle import Claim, Held
-from runs.models import Attempt, JournalEntry, Run, Switch
-from runs.states import RunState, StepKind, WaitingFor
+from runs.models import Attempt, Fact, JournalEntry, Run, Step, Switch
+from runs.states import AttemptOutcome, RunState, StepKind, WaitingFor
 from tests import people
 from tests.engine_tools import Engine, call, engine, shop_process, workers
 from tests.writers import (
@@ -309,6 +313,35 @@ class TestRaces:
         assert Thread(lambda: begins(attempt)).finish() is False
         attempt.refresh_from_db()
         assert attempt.began_at is None
+
+    def test_a_decision_that_was_chosen_before_the_switch_is_not_taken_after_it(self, engine: Engine) -> None:
+        run = engine.start()
+        held = claim(run)
+        with transaction.atomic():
+            step = think.open_step(lifecycle.lock_held(held))
+        switch = engage("all", engine.person)
+        advance_decide(Hand(claim=held, worker=engine.worker.ident, tools=engine.worker.tools), step.pk)
+        assert not Attempt.objects.exists()
+        with transaction.atomic():
+            course.rest(lifecycle.lock_held(held), holding=True)
+        operations.release_switch(switch.pk, reason="it is fine", by=engine.person)
+        assert engine.go(run).state == RunState.SUCCEEDED
+
+    @pytest.mark.parametrize("scope", ["all", "tool:read_order"])
+    def test_a_check_that_was_chosen_before_the_switch_is_not_taken_after_it(self, engine: Engine, scope: str) -> None:
+        order = engine.order()
+        run = engine.go(engine.start(*engine.read(order), [call("ask", question="Which?")]))
+        operations.recheck_fact(Fact.objects.get(run=run).pk, by=engine.person)
+        held = claim(run)
+        step = Step.objects.get(run=run, kind=StepKind.CHECK)
+        switch = engage(scope, engine.person)
+        advance_check(Hand(claim=held, worker=engine.worker.ident, tools=engine.worker.tools), step.pk)
+        assert not Attempt.objects.filter(step=step).exists()
+        with transaction.atomic():
+            course.rest(lifecycle.lock_held(held), holding=True)
+        operations.release_switch(switch.pk, reason="it is fine", by=engine.person)
+        engine.go(run)
+        assert [made.outcome for made in Attempt.objects.filter(step=step)] == [AttemptOutcome.DONE]
 
     def test_a_built_in_tool_that_is_switched_off_starts_no_child_until_it_is_released(self, engine: Engine) -> None:
         run = engine.start([call("spawn", agent="scripted", goal="help")])

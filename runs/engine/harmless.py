@@ -12,7 +12,7 @@ from runs.engine import failpoints
 from runs.engine.hand import Hand
 from runs.engine.toolhost import Died, Outcome
 from runs.engine.toolwire import Function, Perform, Report, Said
-from runs.engine.waits import wait_for_budget
+from runs.engine.waits import wait_for_budget, wait_for_switch
 from runs.errors import OverBudget
 from runs.lifecycle import Claim
 from runs.models import Attempt, Run, Step
@@ -40,10 +40,14 @@ def perform(
         switches.lock_shared()
         run = lifecycle.lock_held(hand.claim)
         step = steps.lock(step_id)
-        if step.state != StepState.PLANNED or run.paused_at is not None:
+        # Engaged since this step was chosen: whoever chooses next holds the run.
+        if step.state != StepState.PLANNED or run.paused_at is not None or switches.in_scope(run.pk):
             return None
         order = order_of(run, step, get_agent(run.agent))
         if order is None:
+            return None
+        if switch := switches.in_scope(run.pk, order.tool):
+            wait_for_switch(step, *switch)
             return None
         try:
             with transaction.atomic():
