@@ -415,6 +415,30 @@ def test_no_sequence_passes_a_limit_or_loses_the_sum(person: User, operations_: 
 class TestAtOnce:
     """Case D1: real connections at once."""
 
+    @pytest.mark.parametrize(("spent", "fit"), [("0.95", 0), ("0.55", 2)])
+    def test_of_eight_calls_at_once_only_what_fits_starts_and_who_dies_with_one_has_used_it(
+        self, person: User, spent: str, fit: int
+    ) -> None:
+        run = start(person, usd="1.00")
+        settle(reserve(run, usd=Decimal(spent)), usd=Decimal(spent))
+        children = [start_child(run) for _ in range(8)]
+        started = together(*(lambda c=c: reserve(c, usd=Decimal("0.20")) for c in children))
+        short = errors(started)
+        assert len(short) == 8 - fit
+        assert all(isinstance(error, OverBudget) for error in short)
+        assert usd(run) == (Decimal(spent), fit * Decimal("0.20"), 0)
+        attempts = [attempt for attempt in started if isinstance(attempt, int)]
+        for attempt in attempts[:1]:
+            settle(attempt, usd=Decimal("0.11"))
+        for attempt in attempts[1:]:
+            # Its holder died: nobody knows what it used, so it is all.
+            with transaction.atomic():
+                budgets.settle_as_reserved(attempt, note="its worker's lease ran out")
+        left = {0: "0.95", 2: "0.86"}[fit]
+        assert usd(run) == (Decimal(left), 0, 0)
+        assert LedgerEntry.objects.filter(budget_id=run.pk, estimated=True).count() == len(attempts[1:])
+        assert budgets.mismatches() == []
+
     def test_twenty_reservations_at_once_for_a_limit_of_ten_let_ten_through(self, person: User) -> None:
         run = start(person)
         results = together(*([lambda: reserve(run, usd=Decimal("0.10"))] * 20))

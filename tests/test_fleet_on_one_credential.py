@@ -1,4 +1,5 @@
-"""Forty runs on one credential of ten calls a minute, over ten minutes of the shifted clock, with a limit in the middle.
+"""Case I1: forty runs on one credential of ten calls a minute, over ten minutes of the shifted clock, with a limit in the
+middle and another gateway half a minute after it.
 
 The gateway, its provider and the 429 are real; the workers' part (a run that is due is handed over) is the test's.
 """
@@ -42,7 +43,7 @@ def nobody_is_under_way() -> bool:
 @pytest.mark.django_db(transaction=True)
 def test_a_fleet_uses_its_quota_passes_it_never_and_does_not_burst_after_a_limit(desk: Desk) -> None:
     runs = [desk.start("busy", usd="100.00", steps=10_000) for _ in range(RUNS)]
-    desk.gateway()
+    first = desk.gateway()
     wait_until(lambda: ProviderLimit.objects.exists(), what="the credential is known", timeout_s=40)
     operations.set_rate(ProviderLimit.objects.get().pk, RATE, reason="the contract", by=desk.person)
     started_at = clock.now()
@@ -51,6 +52,10 @@ def test_a_fleet_uses_its_quota_passes_it_never_and_does_not_burst_after_a_limit
         wait_until(nobody_is_under_way, what=f"every call of tick {tick} ended or waits", timeout_s=60)
         if tick == 40:
             desk.model.fault("rate_limit", retry_after=RETRY_AFTER_S)
+        if tick == 50:
+            # What is known of the limit is in the database: who comes new keeps to it.
+            first.close()
+            desk.gateway()
         if tick == 60:
             stopped.refresh_from_db()
             assert stopped.waiting_for == "provider"
@@ -74,3 +79,4 @@ def test_a_fleet_uses_its_quota_passes_it_never_and_does_not_burst_after_a_limit
     assert max(counted) - min(counted) <= 2, f"each had its turn: {counted}"
     stopped.refresh_from_db()
     assert stopped.state == RunState.STOPPED
+    print(f"{len(begun)} calls in {MINUTES} shifted minutes, {len(begun) / RATE / MINUTES:.0%} of the quota")

@@ -1,4 +1,4 @@
-"""What a provider says is obeyed, for the whole credential, and costs no attempt, no step and no money."""
+"""Case I1: what a provider says is obeyed, for the whole credential, and costs no attempt, no step and no money."""
 
 import time
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Usage records: merged over a stream, normalised once, and never zero where they cannot be read."""
+"""Usage records (case D4): merged over a stream, normalised once, and never zero where they cannot be read."""
 
 import pytest
 

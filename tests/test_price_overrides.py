@@ -1,4 +1,4 @@
-"""Prices that people set: they count first, what had none is priced when there is one, and what waited goes on."""
+"""Case D3. Prices that people set: they count first, what had none is priced when there is one, and what waited goes on."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
+from django.test import Client
 
 from runs import budgets, clock, operations, prices, sql
 from runs.access import Role
@@ -103,18 +104,22 @@ def test_a_call_that_another_model_served_is_an_estimate_until_that_model_has_a_
     run = desk.start()
     taken = take_call(desk.worker, Credential(key="test"))
     assert isinstance(taken, Taken)
-    usage: Json = {"input_tokens": 1_000_000 - 5, "cache_read_input_tokens": 5, "output_tokens": 100}
+    usage: Json = {"input_tokens": 700_000 - 5, "cache_read_input_tokens": 5, "output_tokens": 100_000}
     outcomes.settle(taken, Answer(text="", calls=(), stop_reason="end_turn", model="m-new", usage=usage), {})
     assert desk.budget(run).usd_spent == taken.reserved.usd > 0
     settled = LedgerEntry.objects.get(run=run, kind="settle")
     assert (settled.estimated, settled.unpriced, settled.model, settled.usage) == (True, True, "m-new", usage)
+    page = Client()
+    page.force_login(desk.person)
+    assert "1 call without a price" in page.get(f"/runs/{run.pk}").content.decode()
     desk.hand_over(run)
     assert not isinstance(take_call(desk.worker, Credential(key="test")), Taken)
     desk.until(run, state="waiting", waiting_for="budget")
     assert "'m-new'" in run.why
     set_price(desk.person)
-    assert desk.budget(run).usd_spent == Decimal("2.000991")  # 0.999995 × 2 + 5 × 0.2/1M + 100 × 10/1M
+    assert desk.budget(run).usd_spent == Decimal("2.399991")  # 0.699995 × 2 + 5 × 0.2/1M + 0.1 × 10
     assert budgets.mismatches() == []
+    assert "without a price" not in page.get(f"/runs/{run.pk}").content.decode()
     run.refresh_from_db()
     assert run.state == "queued"
     desk.hand_over(run)

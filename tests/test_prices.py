@@ -145,6 +145,7 @@ def test_the_ledger_learns_the_rates_and_where_they_come_from() -> None:
 
 
 def test_both_styles_of_usage_come_to_one_cost_and_cached_tokens_are_paid_once() -> None:
+    """Case D4; its streams and its malformed records are in test_gateway_usage.py."""
     rates = Rates(
         model="m",
         uncached=Decimal("1.25"),

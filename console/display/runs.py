@@ -220,7 +220,16 @@ def _limits(run: RunDetail, extras: RunExtras) -> list[Limit]:
     budget = run.budget
     limits, spent, reserved = budget.limits, budget.spent, budget.reserved
     found = [
-        _limit("Money", write_usd, spent.usd, limits.usd, reserved.usd, extras.estimated_usd, over=budget.overrun.usd),
+        _limit(
+            "Money",
+            write_usd,
+            spent.usd,
+            limits.usd,
+            reserved.usd,
+            extras.estimated_usd,
+            over=budget.overrun.usd,
+            unpriced=extras.unpriced,
+        ),
         _limit(
             "Tokens",
             write_count,
@@ -243,12 +252,14 @@ def _limits(run: RunDetail, extras: RunExtras) -> list[Limit]:
     return [limit for limit in found if limit.has_limit or limit.name not in silent]
 
 
-def _limit(name, write, spent, limit, reserved=0, estimated=0, over=0) -> Limit:  # type: ignore[no-untyped-def]
+def _limit(name, write, spent, limit, reserved=0, estimated=0, over=0, unpriced=0) -> Limit:  # type: ignore[no-untyped-def]
     notes = []
     if reserved:
         notes.append(f"{write(reserved)} reserved")
     if estimated:
         notes.append(f"{write(estimated)} of it estimated")
+    if unpriced:
+        notes.append(f"{plural(unpriced, 'call')} without a price")
     if over:
         notes.append(f"{write(over)} passed what was reserved")
     if limit is None:

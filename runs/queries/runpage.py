@@ -27,6 +27,7 @@ class RunExtras:
     """`holder`: the process that holds the run now, as `kind on host`; empty for none. `ended_by`: who ended it, as the
     journal names them; empty while it is open.
 
+    `unpriced`: calls served by a model without a price, whose cost is not known yet.
     `facts_move_s`: in how many seconds a fact of the run is called otherwise, by its age alone; None when none will be.
     """
 
@@ -36,6 +37,7 @@ class RunExtras:
     work_closed: int
     estimated_usd: Decimal
     estimated_tokens: int
+    unpriced: int
     failures: int
     holder: str
     facts_move_s: float | None
@@ -46,7 +48,7 @@ def read_run_extras(run: int) -> RunExtras:
     """In three queries."""
     cards = [OpenCard(**dict(zip(OpenCard.__dataclass_fields__, row, strict=True))) for row in _rows(_CARDS, run)]
     work = _rows(_WORK, run)
-    now, closed, usd, tokens, failures, holder, facts_move_s, ended_by = sql.fetch_row(_FIGURES, {"run": run})
+    now, closed, usd, tokens, unpriced, failures, holder, facts_move_s, ended_by = sql.fetch_row(_FIGURES, {"run": run})
     return RunExtras(
         now=now,
         cards=cards,
@@ -54,6 +56,7 @@ def read_run_extras(run: int) -> RunExtras:
         work_closed=closed,
         estimated_usd=usd,
         estimated_tokens=tokens,
+        unpriced=unpriced,
         failures=failures,
         holder=holder or "",
         facts_move_s=facts_move_s,
@@ -84,6 +87,7 @@ _FIGURES = f"""
         (SELECT count(*) FROM runs_workitem WHERE run_id = %(run)s AND state <> 'open'),
         (SELECT coalesce(sum(e.usd), 0) FROM runs_ledgerentry e WHERE {_ESTIMATED}),
         (SELECT coalesce(sum(e.tokens), 0)::bigint FROM runs_ledgerentry e WHERE {_ESTIMATED}),
+        (SELECT count(*) FROM runs_ledgerentry e WHERE e.unpriced AND {_ESTIMATED}),
         (SELECT count(DISTINCT step_id) FROM runs_attempt
             WHERE run_id = %(run)s AND outcome NOT IN ('open', 'done', 'not_begun', 'proved')),
         (SELECT p.kind || ' on ' || p.host FROM runs_process p JOIN runs_run r ON r.holder = p.id WHERE r.id = %(run)s),
