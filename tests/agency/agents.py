@@ -3,6 +3,7 @@
 Each tool plays one class of effect at the sandbox shop, where what really happened is counted.
 """
 
+import json
 import os
 import signal
 import socket
@@ -268,6 +269,78 @@ verified = Agent(
     max_age=days(1),
     recheck={"order.*": read_order},
     verify=accept,
+)
+
+
+@tool(effect=Effect.READ, backoff=0.05)
+def read_stock(call: Call, sku: str) -> Any:
+    """Read price and stock of an article."""
+    return shop(call).read_stock(sku)
+
+
+@tool(effect=Effect.READ, backoff=0.05)
+def read_policy(call: Call, batch: str) -> Any:
+    """Read the policy of a batch."""
+    return shop(call).read_policy(batch)
+
+
+@tool(effect=Effect.KEYED, irreversible=True, identity=["order"], approval=always,
+      rests_on=["order", "stock", "policy"], locks=["order.{order}"], timeout=5, backoff=0.05)  # fmt: skip
+def buy_back(call: Call, order: str, price: Decimal, in_stock: int, policy: int, paid: Decimal) -> Any:
+    """Pay the price of an article. The memo tells the shop what this rests on."""
+    return pay(call, order, price, json.dumps([str(price), in_stock, policy, str(paid)]))
+
+
+# Short, so that what waits for a person is too old when it is approved.
+BUYER_LIMIT_S = seconds(4)
+_BUYING = {
+    "script": {
+        "replies": [
+            {
+                "calls": [
+                    ["read_order", {"order": "$inputs.order"}],
+                    ["read_stock", {"sku": "$inputs.sku"}],
+                    ["read_policy", {"batch": "$inputs.batch"}],
+                ]
+            },
+            {
+                "calls": [
+                    ["record_fact", {"name": name, "from_step": f"$step(read_{name}).step", "pointer": ""}]
+                    for name in ("order", "stock", "policy")
+                ]
+            },
+            # Asked for again, with what is known then, until it is done.
+            {
+                "calls": [
+                    [
+                        "buy_back",
+                        {
+                            "order": "$inputs.order",
+                            "price": "$fact(stock).value.price",
+                            "in_stock": "$fact(stock).value.in_stock",
+                            "policy": "$fact(policy).value.version",
+                            "paid": "$fact(order).value.paid",
+                            "because": "it is what the article costs now",
+                        },
+                    ]
+                ],
+                "repeat": True,
+                "when": {"no_line": {"tool": "buy_back", "outcome": "done"}},
+            },
+        ]
+    }
+}
+
+buyer = Agent(
+    name="buyer",
+    model="claude-sonnet-5-5",
+    instructions=f"Buy the article back.\nrehearsal: {json.dumps(_BUYING)}",
+    tools=[read_order, read_stock, read_policy, buy_back],
+    inputs={"batch": "The batch.", "order": "Its order.", "sku": "The article."},
+    facts={"order": BUYER_LIMIT_S, "stock": BUYER_LIMIT_S, "policy": BUYER_LIMIT_S},
+    budget=Budget(usd="5.00", steps=300),
+    max_age=days(1),
+    recheck={"order": read_order, "stock": read_stock, "policy": read_policy},
 )
 
 
