@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import connection
@@ -14,18 +14,9 @@ from runs.journal import AGENT, RUNTIME, Actor, append, require_transaction
 from runs.models import Fact, Run
 from runs.models.fact import LONGEST_AGE_S
 from runs.sanitise import clean_json, clean_text
-from runs.states import AGEING, CheckOutcome, FactState
+from runs.states import CheckOutcome, FactState
 
 NAME_CHARS = 200
-# Of several states that bear on one fact, the first of these counts.
-_WORST_FIRST = (
-    FactState.CONTRADICTED,
-    FactState.UNKNOWN,
-    FactState.CHECK_FAILED,
-    FactState.STALE,
-    FactState.AGEING,
-    FactState.FRESH,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +58,8 @@ def record(
         Malformed (a name or max age that cannot be kept); Conflict (another value, read before the newest reading).
     """
     require_transaction()
-    name, clean, parents = clean_text(name), clean_json(value), [clean_text(parent) for parent in derived_from]
+    name, clean = clean_text(name), clean_json(value)
+    parents = list(dict.fromkeys(clean_text(parent) for parent in derived_from))
     if not 0 < len(name) <= NAME_CHARS:
         raise Malformed(f"The name of a fact has 1 to {NAME_CHARS} characters; this one has {len(name)}.")
     if not 0 < max_age_s < LONGEST_AGE_S:
@@ -85,6 +77,7 @@ def record(
         "source_tool": clean_text(str(source.get("tool") or ""))[:100],
         "source_step_id": step,
         "max_age_s": max_age_s,
+        "own_max_age_s": max_age_s if parents else None,
         "derived_from": sql.jsonb(parents),
         "extended_from_s": None,
     }
@@ -100,6 +93,10 @@ def record(
             {**columns, "value": sql.jsonb(clean), "changed": changed, "at": observed_at, "id": fact.pk},
         )
         fact.refresh_from_db()
+    if parents and {*parents} & {*names_resting_on(run, name)}:
+        # It is known only by itself; and so is what it is derived from.
+        sql.execute("UPDATE runs_fact SET observed_at = NULL, verified_at = NULL WHERE id = %s", [fact.pk])
+    _inherit(fact)
     if new or changed:
         _add_version(fact, step)
     _tell_derived(fact, changed=changed)
@@ -125,20 +122,18 @@ def lock(names_or_ids: Iterable[int]) -> None:
 
 
 def judge(run: int, names: Iterable[str], *, lock_rows: bool = False) -> dict[str, Judged]:
-    """How each named fact, and each that one is derived from, stands now. A name that is not there is not in the result."""
+    """How each named fact, and each that one is derived from, stands now. A name that is not there is not in the result.
+
+    A derived fact by its own row: that holds what its parents allow (`_INHERIT`).
+    """
     names = [clean_text(name) for name in names]
     judged: dict[str, Judged] = {}
-    parents_of: dict[str, list[str]] = {}
     frontier = set(names)
     while frontier:
         rows = _judge_rows(run, sorted(frontier), lock_rows)
         judged.update((fact.name, fact) for fact, _ in rows)
-        parents_of.update((fact.name, parents) for fact, parents in rows)
         frontier = {parent for _, parents in rows for parent in parents} - set(judged) if rows else set()
-    whole: dict[str, Judged] = {}
-    for name in judged:
-        _judge_with_parents(name, judged, parents_of, whole, ())
-    return whole
+    return judged
 
 
 def names_resting_on(run: Run, name: str) -> list[str]:
@@ -160,6 +155,7 @@ def check_same(fact: Fact, *, began_at: datetime, step: int) -> None:
         f" {_NOT_EXTENDED} WHERE id = %(id)s",
         {"at": began_at, "id": fact.pk},
     )
+    _inherit(fact)
     _tell_derived(fact, changed=False)
     _add_check(fact, CheckOutcome.SAME, step, "")
 
@@ -198,6 +194,7 @@ def check_changed(fact: Fact, value: Json, *, began_at: datetime, step: int) -> 
         {"value": sql.jsonb(value), "at": began_at, "step": step, "id": fact.pk},
     )
     fact.refresh_from_db()
+    _inherit(fact)
     _add_version(fact, step)
     _tell_derived(fact, changed=True)
     _add_check(fact, CheckOutcome.CHANGED, step, "")
@@ -234,6 +231,7 @@ def confirm(fact: Fact, *, actor: Actor) -> None:
         f" check_tries = 0, contradicted_at = NULL, {_NOT_EXTENDED} FROM {_NOW} WHERE id = %s",
         [fact.pk],
     )
+    _inherit(fact)
     _tell_derived(fact, changed=False)
     append("fact.confirmed", actor=actor, run=fact.run_id, after={"fact": fact.name})
 
@@ -248,6 +246,7 @@ def correct(fact: Fact, value: Json, *, actor: Actor) -> None:
         [sql.jsonb(value), fact.pk],
     )
     fact.refresh_from_db()
+    _inherit(fact)
     _add_version(fact, None, source={"person": actor.name})
     _tell_derived(fact, changed=True)
     append(
@@ -263,6 +262,10 @@ def extend(fact: Fact, *, by_s: float, actor: Actor, why: str) -> None:
     require_transaction()
     if not why.strip():
         raise Malformed("Extending a fact needs a reason.", remedy="Say why the value still holds.")
+    if fact.derived_from:
+        raise Conflict(
+            f"{fact.name} lasts as long as what it follows from.", remedy=f"Extend {', '.join(fact.derived_from)}."
+        )
     if fact.extended_from_s is not None:
         raise Conflict(f"{fact.name} was extended already.", remedy="Check it again, confirm or correct it.")
     if not 0 < by_s <= fact.max_age_s:
@@ -282,6 +285,7 @@ def extend(fact: Fact, *, by_s: float, actor: Actor, why: str) -> None:
         why=why,
     )
     fact.refresh_from_db()
+    _tell_derived(fact, changed=False)
 
 
 def retire(run: int) -> None:
@@ -334,63 +338,64 @@ _SETTLED_BY_READING = """
 """
 
 
-def _judge_with_parents(
-    name: str,
-    own: dict[str, Judged],
-    parents_of: dict[str, list[str]],
-    whole: dict[str, Judged],
-    below: tuple[str, ...],
-) -> Judged:
-    """A derived fact is as old as its oldest parent, and no better than its worst; all that is found goes to `whole`."""
-    if name in whole:
-        return whole[name]
-    fact = own[name]
-    for parent in parents_of[name]:
-        if parent not in own or parent in (*below, name):  # nothing is known of it, or only by itself
-            fact = replace(fact, state=FactState.UNKNOWN, fresh_for_s=0.0)
-            continue
-        above = _judge_with_parents(parent, own, parents_of, whole, (*below, name))
-        age_s = max(fact.age_s, above.age_s)
-        left_s = fact.max_age_s - age_s
-        by_age = (
-            FactState.STALE
-            if left_s <= 0
-            else FactState.AGEING
-            if age_s >= fact.max_age_s * AGEING
-            else FactState.FRESH
-        )
-        state = min(fact.state, above.state, by_age, key=_WORST_FIRST.index)
-        fresh_for_s = max(min(fact.fresh_for_s, above.fresh_for_s, left_s), 0.0)
-        fact = replace(fact, state=state, age_s=age_s, fresh_for_s=fresh_for_s)
-    whole[name] = fact
-    return fact
-
-
 def _tell_derived(fact: Fact, *, changed: bool) -> None:
-    """What follows from a fact is contradicted once that has another value; else what only follows is verified with it."""
-    if changed:
-        sql.execute(
-            f"""
-            WITH RECURSIVE below AS (
-                SELECT id, name FROM runs_fact WHERE run_id = %(run)s AND derived_from ? %(name)s
-                UNION SELECT f.id, f.name FROM runs_fact f JOIN below b ON f.derived_from ? b.name WHERE f.run_id = %(run)s
-            )
-            UPDATE runs_fact f SET contradicted_at = c.at FROM below, {_NOW} WHERE f.id = below.id AND f.id <> %(id)s
-            """,
-            {"run": fact.run_id, "name": fact.name, "id": fact.pk},
-        )
+    """What follows from a fact is contradicted once that has another value; else it ages as its parents do now."""
+    if not changed:
+        _pass_on(fact)
         return
-    for (child,) in sql.fetch_all(
-        """
-        UPDATE runs_fact f SET verified_at = o.oldest FROM (
-            SELECT d.id, min(p.verified_at) AS oldest
-            FROM runs_fact d JOIN runs_fact p ON p.run_id = d.run_id AND d.derived_from ? p.name
-            WHERE d.run_id = %(run)s AND d.derived_from ? %(name)s AND d.source_tool = '' GROUP BY d.id
-        ) o WHERE f.id = o.id AND o.oldest > f.verified_at AND f.contradicted_at IS NULL RETURNING f.id
+    sql.execute(
+        f"""
+        WITH RECURSIVE below AS (
+            SELECT id, name FROM runs_fact WHERE run_id = %(run)s AND derived_from ? %(name)s
+            UNION SELECT f.id, f.name FROM runs_fact f JOIN below b ON f.derived_from ? b.name WHERE f.run_id = %(run)s
+        )
+        UPDATE runs_fact f SET contradicted_at = c.at FROM below, {_NOW} WHERE f.id = below.id AND f.id <> %(id)s
         """,
-        {"run": fact.run_id, "name": fact.name},
-    ):
-        _tell_derived(Fact.objects.get(pk=child), changed=False)
+        {"run": fact.run_id, "name": fact.name, "id": fact.pk},
+    )
+
+
+def _pass_on(fact: Fact) -> None:
+    """Let what only follows from a fact be verified with it, and with what follows from that; each as far as it changes."""
+    given = {"run": fact.run_id, "name": fact.name, "id": None, "verified_with": True}
+    for ident, name in sql.fetch_all(_INHERIT, given):
+        _pass_on(Fact(pk=ident, run_id=fact.run_id, name=name))
+
+
+def _inherit(fact: Fact) -> None:
+    """A derived fact is as old as its oldest parent, lasts no longer than any of them, and is no better than its worst."""
+    if fact.derived_from:
+        sql.execute(_INHERIT, {"run": fact.run_id, "name": None, "id": fact.pk, "verified_with": False})
+        fact.refresh_from_db()
+
+
+# A derived fact holds in its own columns what its parents allow, so that whoever reads it judges by these alone. Its
+# parents are all there and have their dates, or it has none. `verified_with`: what nothing has read is verified with them.
+_INHERIT = """
+    UPDATE runs_fact f SET observed_at = n.observed_at, verified_at = n.verified_at, max_age_s = n.max_age_s,
+        contradicted_at = n.contradicted_at
+    FROM (
+        SELECT d.id, CASE WHEN d.observed_at IS NOT NULL THEN least(d.observed_at, p.oldest) END AS observed_at,
+            v.verified_at, least(d.own_max_age_s, extract(epoch FROM p.ends - v.verified_at)::float8) AS max_age_s,
+            coalesce(d.contradicted_at, p.contradicted_at) AS contradicted_at
+        FROM runs_fact d
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN jsonb_array_length(d.derived_from) = count(*) FILTER (WHERE p.observed_at <= p.verified_at
+                        AND p.verified_at <= lw_clock() AND isfinite(p.verified_at)) THEN min(p.verified_at) END AS oldest,
+                min(p.verified_at + make_interval(secs => p.max_age_s)) AS ends, max(p.contradicted_at) AS contradicted_at
+            FROM runs_fact p WHERE p.run_id = d.run_id AND d.derived_from ? p.name AND p.id <> d.id
+        ) p
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN p.oldest IS NULL OR d.observed_at IS NULL THEN NULL
+                        WHEN %(verified_with)s AND d.source_tool = '' THEN p.oldest
+                        ELSE least(coalesce(d.verified_at, d.observed_at), p.oldest) END AS verified_at
+        ) v
+        WHERE d.run_id = %(run)s AND (d.id = %(id)s OR (d.derived_from ? %(name)s AND d.contradicted_at IS NULL))
+    ) n
+    WHERE f.id = n.id AND (f.observed_at, f.verified_at, f.max_age_s, f.contradicted_at)
+        IS DISTINCT FROM (n.observed_at, n.verified_at, n.max_age_s, n.contradicted_at)
+    RETURNING f.id, f.name
+"""
 
 
 def _insert(run: Run, name: str, value: Json, observed_at: datetime | None, columns: dict[str, object]) -> Fact:

@@ -285,6 +285,30 @@ class TestDerived:
         record(run, "sum", 3, source={"agent": "scripted"}, max_age_s=30, derived_from=["order.1"])
         assert state(run, "sum") == "stale"
 
+    def test_it_lasts_no_longer_than_any_parent_and_longer_again_when_that_does(self, run: Run) -> None:
+        parent = record(run, "order.1", age_s=10, max_age_s=90)
+        record(run, "sum", 3, source={"agent": "scripted"}, max_age_s=500, derived_from=["order.1"])
+        record(run, "tax", 1, source={"agent": "scripted"}, max_age_s=500, derived_from=["sum", "order.1"])
+        names = ("order.1", "sum", "tax")
+        for seconds, wanted in ((10, "fresh"), (60, "ageing"), (20, "stale")):
+            wait(seconds)
+            assert [state(run, name) for name in names] == [wanted] * 3
+        with transaction.atomic():
+            lifecycle.lock(run.pk)
+            facts.extend(Fact.objects.get(pk=parent.pk), by_s=90, actor=ANA, why="it holds")
+            with pytest.raises(Conflict, match="as long as what it follows from"):
+                facts.extend(Fact.objects.get(run=run, name="sum"), by_s=9, actor=ANA, why="it holds")
+        assert [state(run, name) for name in names] == ["fresh"] * 3
+        record(run, "order.1", max_age_s=1000)
+        assert judge(run, "tax")["tax"].fresh_for_s == pytest.approx(500, abs=10)
+
+    def test_derived_from_what_is_contradicted_it_is_that_too(self, run: Run) -> None:
+        parent = record(run, "order.1", 1, age_s=10)
+        record(run, "sum", 3, source={"agent": "scripted"}, derived_from=["order.1"])
+        check(run, parent, CheckOutcome.CHANGED, 2)
+        record(run, "tax", 1, source={"agent": "scripted"}, derived_from=["sum"])
+        assert state(run, "tax") == "contradicted"
+
     def test_when_its_parents_are_verified_again_it_is_verified_with_them(self, run: Run) -> None:
         parents = [record(run, name, age_s=10) for name in ("order.1", "order.2")]
         record(run, "sum", 3, source={"agent": "scripted"}, derived_from=["order.1", "order.2"])

@@ -92,6 +92,19 @@ def test_each_list_shows_its_facts_and_what_is_over_shows_nowhere(person: User) 
     assert count_facts_to_look_at(agents=EVERY) == 0
 
 
+def test_what_follows_from_a_stale_fact_is_in_its_list_too(person: User) -> None:
+    run = start(person)
+    parent = record(run, "order.1", age_s=200)
+    record(run, "sum", 3, source={"agent": "scripted"}, max_age_s=10_000, derived_from=["order.1"])
+    assert names(FactList.STALE) == ["order.1", "sum"]
+    assert count_facts_to_look_at(agents=EVERY) == 2
+    with transaction.atomic():
+        lifecycle.lock(run.pk)
+        facts.confirm(Fact.objects.get(pk=parent.pk), actor=lifecycle_actor())
+    assert names(FactList.STALE) == []
+    assert count_facts_to_look_at(agents=EVERY) == 0
+
+
 def test_the_badge_and_the_page_say_what_is_stale_what_it_holds_up_and_let_go_of_it_by_themselves(
     person: User, approver: User
 ) -> None:

@@ -320,7 +320,11 @@ def show_story(story: FactStory, *, checkable: bool, may_recheck: bool, may_deci
         follows_from=[show(name) for name in story.derived_from],
         may_recheck=live and may_recheck and checkable,
         may_correct=live and may_decide,
-        may_extend=live and may_decide and story.extended_from_s is None and story.state in _EXTENDABLE,
+        may_extend=live
+        and may_decide
+        and story.extended_from_s is None
+        and not story.derived_from
+        and story.state in _EXTENDABLE,
         extend_minutes=f"{story.max_age_s / 60:.3f}".rstrip("0").rstrip("."),
         moves_in_s=_say_when_it_moves(story) if live else None,
     )

@@ -23,6 +23,8 @@ class Fact(models.Model):
     observed_at = models.DateTimeField(null=True)
     verified_at = models.DateTimeField(null=True)
     max_age_s = models.FloatField()
+    # Of a derived fact: what it was recorded with. Its `max_age_s` is less where what it follows from lasts less long.
+    own_max_age_s = models.FloatField(null=True)
     derived_from = models.JSONField(default=list)  # names of its parents
     check_failed_at = models.DateTimeField(null=True)
     check_tries = models.PositiveIntegerField(default=0)
