@@ -15,7 +15,9 @@ RESULT_BYTES_OF = {"recall": 16_400, "record_fact": 600}
 ARGUMENT_BYTES = 2_000
 REASON_BYTES = 600
 _LINE_BYTES = 70
+# As plain text: the rows are many, and comparing with an enumeration takes longer than all the rest.
 _FINAL = frozenset(str(state) for state in STEP_FINAL)
+THINK, _DONE, _FAILED = str(StepKind.THINK), str(StepState.DONE), str(StepState.FAILED)
 _GOOD = frozenset({"done", "replayed"})
 type Line = dict[str, Any]
 # The agent's tools that act, by name: what tells one call of them from another is their identity, of any other call all.
@@ -34,8 +36,7 @@ class Row(NamedTuple):
     replayed: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Item:
+class Item(NamedTuple):
     """A work item, and the numbers of the steps that opened and closed it."""
 
     ref: str
@@ -48,9 +49,10 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """All steps of a run: the rows, and the numbers of the thinks whose reply was carried out."""
+    """All steps of a run: the rows, their numbers by id, and the numbers of the thinks whose reply was carried out."""
 
     rows: list[Row]
+    numbers: dict[int, int]
     thinks: list[int]
     last_reply: int  # the newest think that had a reply, carried out or not; 0 before the first
 
@@ -60,11 +62,10 @@ class Steps:
 
     @property
     def finished(self) -> list[Row]:
-        return [row for row in self.rows if row.kind != StepKind.THINK and row.state in _FINAL]
+        return [row for row in self.rows if row.state in _FINAL and row.kind != THINK]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Detail:
+class Detail(NamedTuple):
     """What is read of the steps that are shown one by one."""
 
     number: int
@@ -81,18 +82,46 @@ class Detail:
 
 
 def read_steps(run: int) -> Steps:
-    """Read every step of a run, as little of each as the choice of what to show needs."""
-    rows = [Row._make(row) for row in sql.fetch_all(_ROWS, {"run": run})]
+    """Read every step of a run, as little of each as the choice of what to show needs.
+
+    By columns, each in one piece: of thousands of rows, most of the time would go into taking them apart.
+    """
+    arguments, *columns = sql.fetch_row(_ROWS, {"run": run})
+    if arguments is None:
+        return Steps(rows=[], numbers={}, thinks=[], last_reply=0)
+    ids, numbers, kinds, states, tools, sizes, replayed = map(load, columns)
+    rows = list(map(Row, numbers, kinds, states, tools, arguments.split("\n"), sizes, replayed))
     # A think that only explained something has not looked at what happened since the one before.
-    thought = [row for row in rows if row.kind == StepKind.THINK and row.tool != EXPLAIN]
-    thinks = [row.number for row in thought if row.state == StepState.DONE]
-    replied = [row.number for row in thought if row.state in (StepState.DONE, StepState.FAILED)]
-    return Steps(rows=rows, thinks=thinks, last_reply=max(replied, default=0))
+    thought = [row for row in rows if row.kind == THINK and row.tool != EXPLAIN]
+    thinks = [row.number for row in thought if row.state == _DONE]
+    replied = [row.number for row in thought if row.state in (_DONE, _FAILED)]
+    return Steps(
+        rows=rows, numbers=dict(zip(ids, numbers, strict=True)), thinks=thinks, last_reply=max(replied, default=0)
+    )
 
 
 def read_details(run: int, numbers: Iterable[int]) -> dict[int, Detail]:
     """Read these steps as they are shown."""
-    return {row[0]: _to_detail(*row) for row in sql.fetch_all(_DETAILS, {"run": run, "numbers": sorted(set(numbers))})}
+    rows = sql.fetch_all(_DETAILS, {"run": run, "numbers": sorted(set(numbers))})
+    results = _load_all(["null" if result is None or bytes_cut else result for _, _, result, bytes_cut, *_ in rows])
+    return {
+        number: Detail(
+            number=number,
+            asked=load(asked) if asked else {},
+            result=result if bytes_cut else whole,
+            result_bytes=bytes_cut,
+            error=error,
+            again=again,
+            tries=tries,
+            first_step=first_step,
+            fact=fact or "",
+            check=check or "",
+            subject=subject or "",
+        )
+        for (number, asked, result, bytes_cut, error, again, tries, first_step, fact, check, subject), whole in zip(
+            rows, results, strict=True
+        )
+    }
 
 
 def write_line(row: Row, detail: Detail, effects: Effects, *, edited: bool = False) -> Line:
@@ -119,7 +148,9 @@ def write_line(row: Row, detail: Detail, effects: Effects, *, edited: bool = Fal
         line["reason"] = shorten_text(detail.error, REASON_BYTES)
     if detail.result is not None:
         most = RESULT_BYTES_OF.get(row.tool, RESULT_BYTES)
-        line["result"] = shorten(detail.result, most, bytes_full=detail.result_bytes)
+        # One byte becomes six at most, so a line that is this short needs no measuring.
+        short = row.bytes * 6 <= most
+        line["result"] = detail.result if short else shorten(detail.result, most, bytes_full=detail.result_bytes)
     return line
 
 
@@ -146,34 +177,13 @@ def _shorten_each(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: shorten_strings(value, ARGUMENT_BYTES) for name, value in arguments.items()}
 
 
-def _to_detail(
-    number: int,
-    asked: str | None,
-    result: str | None,
-    result_bytes: int,
-    most: int,
-    error: str,
-    again: str,
-    tries: int,
-    first_step: int | None,
-    fact: str | None,
-    check: str | None,
-    subject: str | None,
-) -> Detail:
-    whole = result is None or result_bytes <= most
-    return Detail(
-        number=number,
-        asked=load(asked) if asked else {},
-        result=(None if result is None else load(result)) if whole else result,
-        result_bytes=None if whole else result_bytes,
-        error=error,
-        again=again,
-        tries=tries,
-        first_step=first_step,
-        fact=fact or "",
-        check=check or "",
-        subject=subject or "",
-    )
+def _load_all(texts: list[str]) -> list[Any]:
+    """Read many in one piece."""
+    try:
+        whole: list[Any] = load(f"[{','.join(texts)}]")
+    except ValueError:  # one of them is as deep as a value may be
+        return [load(text) for text in texts]
+    return whole
 
 
 _MOST = (
@@ -182,31 +192,30 @@ _MOST = (
     + f" ELSE {RESULT_BYTES} END"
 )
 
-# The estimate is of what the line takes at most: `<`, `>` and `&` take six bytes each. A result that is large even when
-# compressed is not unpacked to be measured; OFFSET 0 keeps the text from being made anew at each use.
+# The estimate is of what the line takes at most: `<`, `>` and `&` take six bytes each, which `result_bytes` counts. What
+# PostgreSQL writes as JSON has no line feed in it.
 _ROWS = f"""
-    SELECT s.number, s.kind, s.state, s.tool, s.given,
-           {_LINE_BYTES} + octet_length(s.given) + least(s.error, {REASON_BYTES})
-           + CASE WHEN s.large THEN s.most
-                  ELSE least(s.most, 6 * octet_length(s.result) - 5 * octet_length(translate(s.result, '<>&', ''))) END,
-           s.replayed
-    FROM (SELECT number, kind, state, tool, arguments::text AS given, octet_length(error) AS error, {_MOST} AS most,
-                 coalesce(pg_column_size(result) > {_MOST}, false) AS large,
-                 CASE WHEN pg_column_size(result) <= {_MOST} THEN result::text ELSE '' END AS result,
+    SELECT string_agg(s.given, chr(10)), json_agg(s.id)::text, json_agg(s.number)::text, json_agg(s.kind)::text,
+           json_agg(s.state)::text, json_agg(s.tool)::text, json_agg(s.bytes + octet_length(s.given))::text,
+           json_agg(s.replayed)::text
+    FROM (SELECT id, number, kind, state, tool, arguments::text AS given,
+                 {_LINE_BYTES} + least(octet_length(error), {REASON_BYTES}) + least(coalesce(result_bytes, 0), {_MOST})
+                     AS bytes,
                  replay_of_id IS NOT NULL AS replayed
-          FROM runs_step s WHERE run_id = %(run)s OFFSET 0) s
-    ORDER BY s.number
+          FROM runs_step s WHERE run_id = %(run)s ORDER BY number OFFSET 0) s
 """
 
 _DETAILS = f"""
     SELECT s.number, CASE WHEN s.asked <> s.arguments THEN s.asked::text END,
-           left(s.result::text, m.most), coalesce(octet_length(s.result::text), 0), m.most,
+           CASE WHEN r.cut THEN left(s.result::text, m.most) ELSE s.result::text END,
+           CASE WHEN r.cut THEN octet_length(s.result::text) END,
            s.error, s.again, s.tries, o.number, f.name,
            CASE WHEN s.kind = 'check' THEN
                (SELECT c.outcome FROM runs_factcheck c WHERE c.step_id = s.id ORDER BY c.id DESC LIMIT 1) END,
            k.tool
     FROM runs_step s
     CROSS JOIN LATERAL (SELECT {_MOST} AS most) m
+    CROSS JOIN LATERAL (SELECT s.result_bytes > m.most AND octet_length(s.result::text) > m.most AS cut) r
     LEFT JOIN runs_step o ON o.id = s.replay_of_id
     LEFT JOIN runs_fact f ON f.id = s.fact_id
     LEFT JOIN runs_key k ON k.id = s.subject_id

@@ -4,8 +4,10 @@ What happened since the last think; and what is still open of what went wrong be
 rejected or dropped, and whose same intent has not been done since.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from runs import sql
@@ -33,6 +35,8 @@ _LAST_THINK = (
     " the outcome as it is. You may use plan and record_fact in the same reply; every other call is refused."
 )
 _OPEN = frozenset(str(state) for state in STEP_OPEN)
+_DONE = str(StepState.DONE)
+_number_of = attrgetter("number")
 
 type Notice = dict[str, Any]
 
@@ -70,12 +74,13 @@ def read_decisions(run: int) -> dict[int, Decided]:
 
 def choose_noticed(steps: Steps, items: Sequence[Item], effects: Effects, decided: Mapping[int, Decided]) -> set[int]:
     """The numbers of the steps that a notice is about, the last reply among them."""
-    since = steps.last_think
-    recent = [row for row in steps.rows if row.number > since and row.kind != StepKind.THINK]
+    after = bisect_right(steps.rows, steps.last_think, key=_number_of)
+    recent = [row for row in steps.rows[after:] if row.kind != StepKind.THINK]
     chosen = {row.number for row in recent if row.state in _BAD or row.state in _OPEN or row.replayed}
     chosen |= {row.number for row in recent if row.number in decided}
-    chosen |= {row.number for row in _unsettled(steps, items, effects)}
-    chosen |= {row.number for row in steps.rows if row.state == StepState.IN_DOUBT}
+    odd = [row for row in steps.rows if row.state != _DONE]
+    chosen |= {row.number for row in _unsettled(steps, odd, items, effects)}
+    chosen |= {row.number for row in odd if row.state == StepState.IN_DOUBT}
     return chosen | ({steps.last_reply} if steps.last_reply else set())
 
 
@@ -100,12 +105,13 @@ def write_notices(
     return notices + _asked_for_more(head.id, rows, effects)
 
 
-def _unsettled(steps: Steps, items: Sequence[Item], effects: Effects) -> list[Row]:
-    """Calls from before the last think that led nowhere, the newest of each intent, unless it or its item is done."""
+def _unsettled(steps: Steps, odd: Sequence[Row], items: Sequence[Item], effects: Effects) -> list[Row]:
+    """Calls from before the last think that led nowhere, the newest of each intent, unless it or its item is done.
+
+    odd: the steps that are not done.
+    """
     bad = [
-        r
-        for r in steps.rows
-        if r.number <= steps.last_think and r.state in _BAD and r.kind in (StepKind.ACT, StepKind.FINISH)
+        r for r in odd if r.number <= steps.last_think and r.state in _BAD and r.kind in (StepKind.ACT, StepKind.FINISH)
     ]
     if not bad:
         return []

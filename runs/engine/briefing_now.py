@@ -13,18 +13,11 @@ from runs import sql
 from runs.engine.briefing_log import Item
 from runs.engine.briefing_text import load, shorten, size
 from runs.models.budget import DIMENSIONS
-from runs.states import FactState, StepKind, StepState, WorkState
+from runs.states import StepKind, StepState, WorkState
 
 CLOSED_ITEMS_SHOWN = 40
 _LEAST_VALUE_BYTES = 200
-_WORST_FIRST = (
-    FactState.CONTRADICTED,
-    FactState.UNKNOWN,
-    FactState.CHECK_FAILED,
-    FactState.STALE,
-    FactState.AGEING,
-    FactState.FRESH,
-)
+_OPEN = str(WorkState.OPEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +58,10 @@ def read_head(run: int, at: datetime | None) -> Head:
     )
 
 
-def read_items(run: int) -> list[Item]:
+def read_items(run: int, numbers: Mapping[int, int]) -> list[Item]:
+    """numbers: of the run's steps, by id."""
     rows = sql.fetch_all(
-        "SELECT w.ref, w.title, w.state, w.outcome, coalesce(o.number, 0), c.number FROM runs_workitem w"
-        " LEFT JOIN runs_step o ON o.id = w.opened_by_id LEFT JOIN runs_step c ON c.id = w.closed_by_id"
-        " WHERE w.run_id = %s ORDER BY w.id",
+        "SELECT ref, title, state, outcome, opened_by_id, closed_by_id FROM runs_workitem WHERE run_id = %s ORDER BY id",
         [run],
     )
     return [
@@ -78,21 +70,21 @@ def read_items(run: int) -> list[Item]:
             title=title,
             state=state,
             outcome=outcome,
-            opened=opened,
+            opened=(opened := numbers.get(opened_by, 0)),
             # Closed by a person rather than by a step: as of the beginning, so that it may fold.
-            closed=closed if closed is not None else None if state == WorkState.OPEN else opened,
+            closed=numbers.get(closed_by, None if state == _OPEN else opened),
         )
-        for ref, title, state, outcome, opened, closed in rows
+        for ref, title, state, outcome, opened_by, closed_by in rows
     ]
 
 
 def write_work(items: Sequence[Item]) -> list[dict[str, Any]]:
     """All open items, verbatim, and the ones closed last."""
-    ended = sorted((i for i in items if i.state != WorkState.OPEN), key=lambda i: i.closed or 0)
+    ended = sorted((i for i in items if i.state != _OPEN), key=lambda i: i.closed or 0)
     recent = {i.ref for i in ended[-CLOSED_ITEMS_SHOWN:]}
     lines: list[dict[str, Any]] = []
     for item in items:
-        if item.state == WorkState.OPEN:
+        if item.state == _OPEN:
             lines.append({"item": item.ref, "title": item.title, "state": item.state})
         elif item.ref in recent:
             lines.append({"item": item.ref, "title": item.title, "state": item.state, "outcome": item.outcome})
@@ -104,18 +96,14 @@ def write_work(items: Sequence[Item]) -> list[dict[str, Any]]:
 def read_facts(run: int, at: datetime, *, share: int) -> list[dict[str, Any]]:
     """Each fact as it stands at that moment. Values are whole unless all facts together pass the share (bytes)."""
     rows = sql.fetch_all(_FACTS, {"run": run, "at": at})
-    states = {name: FactState(state) for name, _, _, _, state, *_ in rows}
-    ages = {name: age for name, _, age, *_ in rows}
-    parents = {name: load(of) for name, *_, of in rows}
     lines: list[dict[str, Any]] = []
-    for name, value, _, max_age_s, _, from_step, source, changed, checked, _ in rows:
-        above = _ancestors(name, parents)
+    for name, value, age_s, max_age_s, state, from_step, source, changed, checked, parents in rows:
         line: dict[str, Any] = {
             "fact": name,
             "value": load(value) if value is not None else None,
-            "age_s": _whole(max((a for n in above if (a := ages.get(n)) is not None), default=ages[name])),
+            "age_s": _whole(age_s),
             "max_age_s": _plain_number(max_age_s),
-            "state": str(min((states.get(n, FactState.UNKNOWN) for n in above), key=_WORST_FIRST.index)),
+            "state": state,
             "from_step": from_step,
             "source": source,
         }
@@ -123,8 +111,8 @@ def read_facts(run: int, at: datetime, *, share: int) -> list[dict[str, Any]]:
             line["version"] = changed
         if checked:
             line["checks_failed"] = checked
-        if parents[name]:
-            line["derived_from"] = parents[name]
+        if parents:
+            line["derived_from"] = load(parents)
         lines.append(line)
     return _fit(lines, share)
 
@@ -170,24 +158,13 @@ def write_now(head: Head) -> dict[str, Any]:
     return now
 
 
-def _ancestors(name: str, parents: Mapping[str, Sequence[str]]) -> set[str]:
-    """The fact itself and everything that it is derived from."""
-    found: set[str] = set()
-    frontier = [name]
-    while frontier:
-        if (each := frontier.pop()) not in found:
-            found.add(each)
-            frontier.extend(parents.get(each, ()))
-    return found
-
-
 def _fit(lines: list[dict[str, Any]], share: int) -> list[dict[str, Any]]:
     """Shorten the largest values, all to one size, until the facts fit; the smallest stay whole. `recall` has the rest."""
+    if not lines or size(lines) - 1 <= share:
+        return lines
     sizes = sorted(size(line["value"]) for line in lines)
     frame = sum(size(line) + 1 for line in lines) - sum(sizes)
     left = share - frame
-    if sum(sizes) <= left:
-        return lines
     most = _LEAST_VALUE_BYTES
     for place, each in enumerate(sizes):
         most = max(left // (len(sizes) - place), _LEAST_VALUE_BYTES)
@@ -255,7 +232,8 @@ _FACTS = """
            lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at,
                          %(at)s::timestamptz),
            s.number, coalesce(nullif(f.source_tool, ''), CASE WHEN f.source ? 'person' THEN 'person' ELSE 'agent' END),
-           CASE WHEN f.version > 1 THEN f.version END, nullif(f.check_tries, 0), f.derived_from::text
+           CASE WHEN f.version > 1 THEN f.version END, nullif(f.check_tries, 0),
+           CASE WHEN f.derived_from <> '[]' THEN f.derived_from::text END
     FROM runs_fact f LEFT JOIN runs_step s ON s.id = f.source_step_id
     WHERE f.run_id = %(run)s ORDER BY f.name COLLATE "C"
 """

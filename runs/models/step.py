@@ -42,6 +42,7 @@ class Step(models.Model):
 
     tries = models.PositiveIntegerField(default=0)
     tries_granted = models.PositiveIntegerField(default=0)  # what people allowed beyond the tool's own attempts
+    # Its size in a briefing is beside it in `result_bytes`, which the database keeps (migration 0013).
     result = models.JSONField(null=True)
     artifact = models.ForeignKey("Artifact", null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     error = models.TextField(blank=True, default="")
