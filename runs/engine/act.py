@@ -17,7 +17,7 @@ from runs.engine.toolwire import Function, Perform
 from runs.engine.waits import wait_for_budget, wait_for_contract, wait_for_lock, wait_for_switch
 from runs.errors import LongwatchError, OverBudget
 from runs.facts import Judged
-from runs.models import Approval, Key, Run, Step
+from runs.models import Approval, Attempt, Key, Run, Step
 from runs.states import (
     KEY_OPEN,
     ApprovalState,
@@ -101,27 +101,42 @@ def _take(hand: Hand, step_id: int) -> Taken | None:
 
 
 def _execute_builtin(hand: Hand, run: Run, step: Step, agent: Agent) -> None:
-    """A built-in runs inside this transaction: counted, done and settled in one."""
+    """A built-in runs inside this transaction: done, counted and settled in one.
+
+    Counted last: the budgets of all ancestors are locked until the commit. What does not fit has not been done.
+    """
     first = step.tries == 0
-    if first:
-        attempt = steps.open_attempt(
-            step,
-            epoch=run.epoch,
-            holder=hand.worker,
-            performer=hand.worker,
-            lease_s=settings.LEASE_S,
-            begin_within_s=settings.LEASE_S,
-            timeout_s=settings.LEASE_S,
-        )
-        try:
-            with transaction.atomic():
+    try:
+        with transaction.atomic():
+            attempt = _count_builtin(hand, run, step) if first else None
+            _do_builtin(run, step, agent)
+            if attempt is not None:
                 budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk)
-        except OverBudget as short:
-            steps.close_attempt(steps.lock_attempt(attempt.pk), AttemptOutcome.REFUSED, error=str(short))
-            wait_for_budget(run, step, short)
-            return
-        budgets.settle(attempt.pk, budgets.Amounts(steps=1))
-        steps.close_attempt(steps.lock_attempt(attempt.pk), AttemptOutcome.DONE)
+                budgets.settle(attempt.pk, budgets.Amounts(steps=1))
+    except OverBudget as short:
+        run.refresh_from_db()
+        step.refresh_from_db()
+        wait_for_budget(run, step, short)
+        return
+    failpoints.reach("executed", run=run.pk, tool=step.tool)
+
+
+def _count_builtin(hand: Hand, run: Run, step: Step) -> Attempt:
+    """A try that is over before it is done: nobody else ever sees it open."""
+    attempt = steps.open_attempt(
+        step,
+        epoch=run.epoch,
+        holder=hand.worker,
+        performer=hand.worker,
+        lease_s=settings.LEASE_S,
+        begin_within_s=settings.LEASE_S,
+        timeout_s=settings.LEASE_S,
+    )
+    steps.close_attempt(steps.lock_attempt(attempt.pk), AttemptOutcome.DONE)
+    return attempt
+
+
+def _do_builtin(run: Run, step: Step, agent: Agent) -> None:
     try:
         with transaction.atomic():
             outcome = builtin.execute(run, step, agent)
@@ -139,7 +154,6 @@ def _execute_builtin(hand: Hand, run: Run, step: Step, agent: Agent) -> None:
         )
     else:
         steps.close(step, StepState.DONE, result=outcome)
-    failpoints.reach("executed", run=run.pk, tool=step.tool)
 
 
 def _fits_contract(run: Run, step: Step, tool: Tool) -> bool:

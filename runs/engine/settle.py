@@ -3,7 +3,8 @@
 Whatever has become of the run meanwhile, what happened is recorded; only the run's own move needs its epoch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from django.db import transaction
 
@@ -39,24 +40,34 @@ def settle_call(claim: Claim, attempt_id: int, tool: Tool, outcome: Outcome) -> 
     with transaction.atomic(durable=True):
         run, step, attempt, late = _lock(claim, attempt_id)
         key = keys.lock(attempt.key_id) if attempt.key_id else None
-        freed: Sequence[str] = []
         match outcome:
             case Report(said=Said.DONE) if attempt.outcome == AttemptOutcome.DISPROVED:
-                freed = _contradict(step, attempt, key, outcome)
+                closed = _Closed(freed=_contradict(step, attempt, key, outcome))
             case _ if attempt.outcome not in _SETTLEABLE:
                 return
             case Report(said=Said.DONE):
-                freed = _done(run, step, attempt, key, tool, outcome, late=late)
+                closed = _done(run, step, attempt, key, tool, outcome, late=late)
             case Report(said=Said.NOT_BEGUN):
-                freed = _not_begun(run, step, attempt, key, outcome.error, late=late)
+                closed = _not_begun(run, step, attempt, key, outcome.error, late=late)
             case Report(said=Said.REFUSED):
-                freed = _refused(run, step, attempt, key, outcome.error, late=late)
+                closed = _refused(run, step, attempt, key, outcome.error, late=late)
             case Report(said=Said.CREDENTIAL):
-                freed = _credential(run, step, attempt, key, outcome, late=late)
+                closed = _credential(run, step, attempt, key, outcome, late=late)
             case _:
-                freed = _not_known(run, step, attempt, key, tool, outcome, late=late)
+                closed = _not_known(run, step, attempt, key, tool, outcome, late=late)
         finish_late(run, late=late)
-    operations.wake_lock_waiters(freed)
+        # Last and shortest: the budgets of all ancestors are locked until the commit.
+        if closed.book is not None:
+            closed.book()
+    operations.wake_lock_waiters(closed.freed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Closed:
+    """What is left to do when a try is closed: to book it, and to wake who waits for its locks."""
+
+    book: Callable[[], None] | None = None
+    freed: Sequence[str] = ()
 
 
 def _lock(claim: Claim, attempt_id: int) -> tuple[Run, Step, Attempt, bool]:
@@ -92,18 +103,18 @@ def keep(report: Report) -> tuple[Json, Artifact | None]:
 
 def _done(
     run: Run, step: Step, attempt: Attempt, key: Key | None, tool: Tool, report: Report, *, late: bool
-) -> Sequence[str]:
+) -> _Closed:
     result, artifact = keep(report)
     kept = artifact.pk if artifact else None
     steps.close_attempt(attempt, AttemptOutcome.DONE, late=late)
-    budgets.settle(attempt.pk, budgets.Amounts(steps=1, effects=int(tool.acts)), note="arrived late" if late else "")
     freed: Sequence[str] = []
     if key is not None and key.state in (KeyState.TAKEN, KeyState.IN_DOUBT):
         _void_verdicts(key, why="the result arrived")
         freed = keys.close(key, KeyState.DONE, how="late" if late else "settled", result=result, artifact=kept)
     if step.state not in STEP_FINAL or step.state == StepState.VOID:
         steps.close(step, StepState.DONE, result=result, artifact=kept, why="arrived late" if late else "")
-    return freed
+    used = budgets.Amounts(steps=1, effects=int(tool.acts))
+    return _Closed(book=lambda: budgets.settle(attempt.pk, used, note="arrived late" if late else ""), freed=freed)
 
 
 def _contradict(step: Step, attempt: Attempt, key: Key | None, report: Report) -> Sequence[str]:
@@ -141,38 +152,38 @@ def _goes_on(run: Run, step: Step, attempt: Attempt, error: str) -> bool:
     return True
 
 
-def _not_begun(run: Run, step: Step, attempt: Attempt, key: Key | None, error: str, *, late: bool) -> Sequence[str]:
+def _not_begun(run: Run, step: Step, attempt: Attempt, key: Key | None, error: str, *, late: bool) -> _Closed:
     """Nothing was sent: the approval is given back, nothing is charged, and it is looked at anew."""
     # A last look whose answer was lost may have marked a beginning that never came.
     certain = AttemptOutcome.NOT_BEGUN if attempt.began_at is None else AttemptOutcome.DISPROVED
     steps.close_attempt(attempt, certain, error=error, late=late)
-    budgets.release(attempt.pk, note=error)
     if step.tries == attempt.number:  # else a newer attempt has it
         doubt.give_back_approval(run, step)
     freed = course.close_if_nothing_happened(key)
     if _goes_on(run, step, attempt, error):
         steps.wait(step, WaitingFor.RETRY, note=f"not begun: {error}", wake_at=later(0.2))
-    return freed
+    return _Closed(book=lambda: budgets.release(attempt.pk, note=error), freed=freed)
 
 
-def _refused(run: Run, step: Step, attempt: Attempt, key: Key | None, error: str, *, late: bool) -> Sequence[str]:
+def _refused(run: Run, step: Step, attempt: Attempt, key: Key | None, error: str, *, late: bool) -> _Closed:
     steps.close_attempt(attempt, AttemptOutcome.REFUSED, error=error, late=late)
-    budgets.settle(attempt.pk, budgets.Amounts(steps=1), note=error)
+
+    def book() -> None:
+        budgets.settle(attempt.pk, budgets.Amounts(steps=1), note=error)
+
     if key is not None and steps.judge_past(key=key.pk).may_have_acted:
         # This try did nothing, but an earlier one may have: its key is looked up, or asked about, next.
         if _goes_on(run, step, attempt, error):
             steps.wait(step, WaitingFor.RETRY, note="refused, but an earlier try may have acted", wake_at=later(0))
-        return []
+        return _Closed(book=book)
     freed = course.close_if_nothing_happened(key)
     if step.tries == attempt.number and step.state in (StepState.TAKEN, StepState.PLANNED, StepState.WAITING):
         approvals.void_all(run.pk, step=step.pk, why="it was refused")
         steps.close(step, StepState.REFUSED, error=error)
-    return freed
+    return _Closed(book=book, freed=freed)
 
 
-def _credential(
-    run: Run, step: Step, attempt: Attempt, key: Key | None, report: Report, *, late: bool
-) -> Sequence[str]:
+def _credential(run: Run, step: Step, attempt: Attempt, key: Key | None, report: Report, *, late: bool) -> _Closed:
     """Certainly nothing happened. With a renewed credential it is taken once more; else it waits for a person."""
     error = report.error
     steps.close_attempt(attempt, AttemptOutcome.REFUSED, error=error, late=late)
@@ -184,14 +195,12 @@ def _credential(
         freed = course.close_if_nothing_happened(key)
     if _goes_on(run, step, attempt, error):
         renewing.go_on(run, step, report)
-    # Last and shortest: the budgets of all ancestors are locked until the commit.
-    budgets.release(attempt.pk, note=error)
-    return freed
+    return _Closed(book=lambda: budgets.release(attempt.pk, note=error), freed=freed)
 
 
 def _not_known(
     run: Run, step: Step, attempt: Attempt, key: Key | None, tool: Tool, outcome: Report | Died, *, late: bool
-) -> Sequence[str]:
+) -> _Closed:
     """It failed, or died: what that means depends on whether it had begun, and on what it does to the world."""
     error = _told(outcome)
     harmless = tool.effect is Effect.READ
@@ -208,12 +217,15 @@ def _not_known(
     else:
         known = AttemptOutcome.FAILED if outcome.said is Said.FAILED or harmless else AttemptOutcome.UNKNOWN
         steps.close_attempt(attempt, known, error=error, late=late)
-    if tool.acts and attempt.began_at is None:
-        budgets.release(attempt.pk, note=error)
-    elif tool.acts:
-        budgets.settle_as_reserved(attempt.pk, note=error)
-    else:
-        budgets.settle(attempt.pk, budgets.Amounts(steps=1), note=error)
+
+    def book() -> None:
+        if tool.acts and attempt.began_at is None:
+            budgets.release(attempt.pk, note=error)
+        elif tool.acts:
+            budgets.settle_as_reserved(attempt.pk, note=error)
+        else:
+            budgets.settle(attempt.pk, budgets.Amounts(steps=1), note=error)
+
     freed: Sequence[str] = []
     if tool.acts and attempt.began_at is None:
         if step.tries == attempt.number:
@@ -221,7 +233,7 @@ def _not_known(
         freed = course.close_if_nothing_happened(key)
     if _goes_on(run, step, attempt, error):
         try_again(run, step, tool, error, died=isinstance(outcome, Died))
-    return freed
+    return _Closed(book=book, freed=freed)
 
 
 def book_lost(run: Run, step: Step, attempt: Attempt, error: str) -> Sequence[str]:
