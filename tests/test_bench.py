@@ -66,6 +66,14 @@ def test_wake_tells_how_long_an_answer_takes_to_move_its_run(house: Mapping[str,
     assert 0 < found["p50_ms"] <= found["p99_ms"]
 
 
+def test_ledger_counts_what_runs_reserve_and_settle_under_one_parent(house: Mapping[str, str]) -> None:
+    found = run_bench("ledger", *TINY, "--inside", env=house)
+
+    assert found["pairs"] > 3
+    assert 0 < found["reserve_p50_ms"] <= found["reserve_p99_ms"]
+    assert 0 < found["settle_p50_ms"] <= found["settle_p99_ms"]
+
+
 def test_recovery_counts_the_effects_at_the_receiver(house: Mapping[str, str]) -> None:
     found = run_bench("recovery", "--runs=1", "--steps=3", "--inside", env={**house, "LONGWATCH_LEASE_S": "2"})
 

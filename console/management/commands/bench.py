@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
-from console.bench import approve, idle, kill, latency, recovery, throughput, wake
+from console.bench import approve, idle, kill, latency, ledger, recovery, throughput, wake
 from console.bench.house import MANAGE, CannotMeasure, Stage, open_house
 from console.bench.sizes import Sizes
 from runs.management.command import OperatorCommand, one_line
@@ -20,6 +20,7 @@ from runs.management.command import OperatorCommand, one_line
 BENCHES: dict[str, Callable[[Stage, Sizes], dict[str, object]]] = {
     "throughput": throughput.measure,
     "latency": latency.measure,
+    "ledger": ledger.measure,
     "idle": idle.measure,
     "wake": wake.measure,
     "recovery": recovery.measure,
