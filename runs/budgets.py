@@ -283,6 +283,9 @@ def _reserve(run: int, amounts: Amounts, *, attempt: int | None, pricing: Pricin
             by_siblings=by_siblings,
             percent=percent,
             allowance=allowance,
+            allowance_of=sql.fetch_row("SELECT scope, period FROM runs_allowance WHERE id = %s", [allowance])
+            if allowance is not None
+            else ("", ""),
             frees_at=frees_at,
         )
 

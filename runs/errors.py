@@ -119,7 +119,7 @@ class OverBudget(LongwatchError):
     """A reservation does not fit. `by_siblings`: it would fit once what others reserved is settled.
 
     percent: it fits, but takes more than that share of a limit, and a person has not been asked yet.
-    allowance: the budgets have room, and that has none before `frees_at`.
+    allowance: the budgets have room, and that has none before `frees_at`. allowance_of: its scope and period.
     """
 
     code, status = "over_budget", 409
@@ -134,6 +134,7 @@ class OverBudget(LongwatchError):
         by_siblings: bool = False,
         percent: int | None = None,
         allowance: int | None = None,
+        allowance_of: tuple[str, str] = ("all", "day"),
         frees_at: datetime | None = None,
     ) -> None:
         self.dimension, self.needed, self.left, self.run = dimension, needed, left, run
@@ -144,7 +145,11 @@ class OverBudget(LongwatchError):
         elif allowance is not None:
             most, rest = write_amount(dimension, needed), write_amount(dimension, left)
             until = f" until {frees_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if frees_at else ""
-            super().__init__(f"The next step may take {most}; allowance {allowance} has {rest} left{until}.")
+            scope, period = allowance_of
+            whose = "everything" if scope == "all" else scope.removeprefix("agent:").replace("label:", "the label ", 1)
+            super().__init__(
+                f"The next step may take {most}; the allowance of {whose} a {period} has {rest} left{until}."
+            )
         elif percent is not None:
             share = f"more than {percent} % of what run {run} may use in all"
             super().__init__(f"The next step may take {write_amount(dimension, needed)}, {share}.")

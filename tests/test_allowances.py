@@ -79,7 +79,9 @@ class TestHolding:
             reserve(other, usd=Decimal("0.40"))
         assert (waiting.value.allowance, waiting.value.by_siblings) == (allowance.pk, True)
         settle(first, usd=Decimal("0.65"))
-        with pytest.raises(OverBudget, match=r"0.40 USD; allowance \d+ has 0.35 USD left until") as short:
+        with pytest.raises(
+            OverBudget, match=r"0.40 USD; the allowance of everything a day has 0.35 USD left until"
+        ) as short:
             reserve(other, usd=Decimal("0.40"))
         assert short.value.by_siblings is False
         assert short.value.frees_at is not None

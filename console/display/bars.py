@@ -8,6 +8,7 @@ from console.display.figures import write_usd
 
 _STEPS = (1, 2, 5, 10)
 _TEXT, _FOOT, _TOP = 44.0, 28.0, 8.0  # for the figures at the left, for the words below, above the highest mark
+_HALF_WORD = 32.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,9 @@ class Bar:
     height: float
     estimated_y: float
     estimated_height: float
-    middle: float
     word: str
+    word_x: float
+    anchor: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,9 @@ def draw(amounts: Sequence[Amount], *, width: float, height: float, limit: Decim
     for at, amount in enumerate(amounts):
         known_y, whole_y = place(amount.usd - amount.estimated), place(amount.usd)
         x = _TEXT + slot * at
+        # A word under the last bars ends with the drawing, not behind its edge.
+        middle = round(x + slot / 2, 1)
+        at_edge = middle > width - _HALF_WORD
         bars.append(
             Bar(
                 x=round(x + slot * 0.14, 1),
@@ -73,8 +78,9 @@ def draw(amounts: Sequence[Amount], *, width: float, height: float, limit: Decim
                 height=round(foot - known_y, 1),
                 estimated_y=whole_y,
                 estimated_height=round(known_y - whole_y, 1),
-                middle=round(x + slot / 2, 1),
                 word=amount.word,
+                word_x=width if at_edge else middle,
+                anchor="end" if at_edge else "middle",
             )
         )
     return Bars(
@@ -98,4 +104,8 @@ def _round_up(usd: Decimal) -> Decimal:
 
 
 def _write_tick(usd: Decimal) -> str:
-    return f"${usd.normalize():,f}"
+    return f"${usd:,.0f}" if usd == usd.to_integral_value() else f"${usd:,.{max(2, _places(usd))}f}"
+
+
+def _places(usd: Decimal) -> int:
+    return -int(usd.normalize().as_tuple().exponent)

@@ -75,7 +75,7 @@ def _show(name: str, found: Credentials, users: list[str], place: str, may_renew
         name=name,
         mark=_mark(known, found.now),
         place=place,
-        users=", ".join(show(user) for user in users) or "nothing that is deployed here",
+        users=f"used by {', '.join(map(show, users))}" if users else "named by no agent that is deployed here",
         says=_say_refused(known, found.now) if known is not None and refused else "",
         expires="not known" if until is None else f"{until.moment}, {until.left}",
         expires_at=known.expires_at if known else None,

@@ -8,7 +8,7 @@ from datetime import datetime
 from urllib.parse import urlencode
 
 from console.display.evidence import USABLE
-from console.display.figures import percent, plural, write_ago, write_duration, write_limit
+from console.display.figures import percent, plural, write_ago, write_duration, write_limit, write_limit_field
 from console.display.marks import FACT, FACT_GAUGE, Mark
 from console.display.outside import Shown, show, show_value, write_brief
 from runs.queries.factlists import COUNTED, FactList, FactOver, FactsOver, HeldUp
@@ -251,7 +251,8 @@ class StoryView:
     may_recheck: bool
     may_correct: bool
     may_extend: bool
-    extend_minutes: str
+    extend_most: str
+    extend_typed: str
     moves_in_s: float | None
 
     @property
@@ -325,7 +326,8 @@ def show_story(story: FactStory, *, checkable: bool, may_recheck: bool, may_deci
         and story.extended_from_s is None
         and not story.derived_from
         and story.state in _EXTENDABLE,
-        extend_minutes=f"{story.max_age_s / 60:.3f}".rstrip("0").rstrip("."),
+        extend_most=write_limit(story.max_age_s),
+        extend_typed=write_limit_field(story.max_age_s),
         moves_in_s=_say_when_it_moves(story) if live else None,
     )
 

@@ -93,7 +93,9 @@ def write_usd(amount: Decimal) -> str:
 
 
 def write_booked(amount: Decimal) -> str:
-    """An amount of a ledger, where cents are not enough: $0.0312."""
+    """An amount of a ledger, where cents are not enough: $0.0312; nothing is $0.00."""
+    if not amount:
+        return "$0.00"
     sign = "-" if amount < 0 else ""
     return f"{sign}${abs(amount).quantize(Decimal('0.0001'), rounding=ROUND_HALF_UP):,f}"
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from console.display.cells import write_number, write_text, write_time
 from console.display.figures import write_day
 from console.display.outside import show, write_brief, write_json
+from runs.agents import Json
 from runs.queries.journal import Entry
 
 HEAD = ("time (UTC)", "who", "action", "run", "agent", "step", "before", "after", "why")
@@ -38,10 +39,21 @@ def show_entry(entry: Entry, now: datetime) -> EntryLine:
         run=entry.run,
         agent=show(entry.agent),
         step=entry.step,
-        before="" if entry.before is None else write_brief(entry.before),
-        after="" if entry.after is None else write_brief(entry.after, 300),
+        before=write_side(entry.before),
+        after=write_side(entry.after, 300),
         why=show(entry.why),
     )
+
+
+def write_side(value: Json, most: int = 140) -> str:
+    """What was, or is, so: without what it says nothing of. The CSV and the API have all of it."""
+    if isinstance(value, dict):
+        value = {
+            name: part
+            for name, part in value.items()
+            if part not in (None, "") and part is not False and name != "holder"
+        }
+    return "" if value is None or value == {} else write_brief(value, most)
 
 
 def write_cells(entry: Entry) -> list[str]:

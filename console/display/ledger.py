@@ -9,7 +9,6 @@ from console.display.marks import ENTRY, Mark
 from console.display.outside import show, write_json
 from runs.queries.ledger import Booked
 from runs.queries.shapes import write_money
-from runs.states import EntryKind
 
 HEAD = (
     "time (UTC)",
@@ -66,7 +65,7 @@ def show_booked(entry: Booked, now: datetime) -> BookedLine:
         agent=show(entry.agent),
         step=entry.step,
         attempt=f"attempt {entry.attempt}" if entry.attempt and entry.attempt > 1 else "",
-        usd=write_booked(entry.usd) if entry.usd or entry.kind != EntryKind.GRANT else "–",
+        usd=write_booked(entry.usd),
         tokens=write_count(entry.tokens),
         counts=_say_counts(entry),
         model=show(entry.model),

@@ -239,8 +239,9 @@ def _show_rows(ordered: Sequence[Used], span: Span) -> list[UsedRow]:
 
 
 def _show_consumer(each: Consumer, most: Decimal) -> ConsumerLine:
-    with_below = each.usd_with_below
-    of = f" of {write_usd(each.usd_limit)}" if each.usd_limit is not None else ""
+    note = f"of {write_usd(each.usd_limit)}" if each.usd_limit is not None else ""
+    if each.usd_with_below != each.usd:
+        note = f"{write_usd(each.usd_with_below)} {note} with what it started".replace("  ", " ")
     return ConsumerLine(
         run=each.run,
         agent=each.agent,
@@ -248,7 +249,7 @@ def _show_consumer(each: Consumer, most: Decimal) -> ConsumerLine:
         mark=RUN[each.state],
         usd=write_usd(each.usd),
         share=percent(each.usd, most),
-        note=f"{write_usd(with_below)}{of} in all, with what it started" if with_below != each.usd or of else "",
+        note=note,
     )
 
 

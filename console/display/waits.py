@@ -50,6 +50,10 @@ def say_whom(on: str, waiting_for: str) -> str:
     """On whom something waits."""
     if waiting_for in _WHOM:
         return _WHOM[waiting_for]
+    if waiting_for == WaitingFor.CREDENTIAL and on:
+        return f"whoever renews {show(on)}"
+    if on.startswith("allowance."):
+        return "who shares the allowance, or may raise it"
     return show(on) or ("a person" if waiting_for in WAITS_ON_PEOPLE else "nobody")
 
 

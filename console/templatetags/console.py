@@ -105,6 +105,11 @@ def brief(value: Json) -> str:
 
 
 @register.filter
+def count(number: int) -> str:
+    return figures.write_count(number)
+
+
+@register.filter
 def usd(amount: object) -> str:
     return figures.write_usd(Decimal(str(amount)))
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from django.contrib import messages
+from django.core.exceptions import ValidationError
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
@@ -11,6 +12,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from console.access import Reader
 from console.display.facts import say_empty, show_groups, show_tabs
+from console.forms import DurationField
 from console.views.finding import find_story, show_fact_story
 from console.views.frame import read_next
 from console.views.readers import for_readers
@@ -75,7 +77,7 @@ def correct(request: Reader, number: int) -> HttpResponse:
 def extend(request: Reader, number: int) -> HttpResponse:
     def act() -> str:
         reason = request.POST.get("reason", "").strip()[:2000]
-        operations.extend_fact(number, by_s=_read_minutes(request) * 60, reason=reason, by=request.user)
+        operations.extend_fact(number, by_s=_read_longer(request), reason=reason, by=request.user)
         return "Extended. The next reading of it ends that."
 
     typed = {name: request.POST.get(name, "")[:2000] for name in ("minutes", "reason")}
@@ -163,12 +165,13 @@ def _read_version(request: Reader) -> int:
     return int(text)
 
 
-def _read_minutes(request: Reader) -> float:
-    """Raises: Malformed."""
+def _read_longer(request: Reader) -> float:
+    """In seconds: a plain number is minutes, else a duration as everywhere. Raises: Malformed."""
+    text = request.POST.get("minutes", "").strip()
     try:
-        minutes = float(request.POST.get("minutes", ""))
-    except ValueError:
-        minutes = 0.0
-    if not 0 < minutes < 1e8:  # NaN compares false
-        raise Malformed("Extending says by how many minutes.", remedy="Write a number, as 15.")
-    return minutes
+        seconds = DurationField(required=False).clean(f"{text}m" if text.replace(".", "", 1).isdecimal() else text)
+    except ValidationError:
+        seconds = None
+    if seconds is None:
+        raise Malformed("Extending says by how much.", remedy="Write a duration, as 15m or 20s.")
+    return seconds

@@ -14,7 +14,7 @@ from typing import Any
 from runs import sql
 from runs.queries.paging import EVERY_AGENT
 
-CONSUMERS = 10
+CONSUMERS = 6
 SHORT_SHOWN = 20
 ALLOWANCES_SHOWN = 50
 
