@@ -22,7 +22,7 @@ def fill(*, finished: int, waiting: int, due: int) -> None:
     with connection.cursor() as cursor:
         # Only what is asked about has to be true of these rows; foreign keys and triggers would take most of the time.
         cursor.execute("SET session_replication_role = replica")
-    _add_runs(1, finished, state="'succeeded'", ended_at="now()", drained_at="now()", due_at="NULL", expires_at=_WEEK)
+    add_runs(1, finished, state="'succeeded'", ended_at="now()", drained_at="now()", due_at="NULL", expires_at=_WEEK)
     _add_steps(1, finished, state="'done'", ended_at="now()", result="'{}'")
     _insert(
         "runs_attempt", 1, finished,
@@ -34,7 +34,7 @@ def fill(*, finished: int, waiting: int, due: int) -> None:
     last = finished
     for share, waits_for in ((4, "timer"), (4, "approval"), (4, "child"), (4, "lock")):
         first, last = last + 1, last + waiting // share
-        _add_runs(
+        add_runs(
             first, last,
             state="'waiting'", waiting_for=f"'{waits_for}'", why="'it waits'", due_at=_DAY, expires_at=_WEEK,
         )  # fmt: skip
@@ -51,7 +51,7 @@ def fill(*, finished: int, waiting: int, due: int) -> None:
                 needed="1", on_expiry="'hold'",
             )  # fmt: skip
     first, last = last + 1, last + due
-    _add_runs(first, last, state="'queued'", due_at="now() - g * interval '1 ms'", expires_at=_WEEK)
+    add_runs(first, last, state="'queued'", due_at="now() - g * interval '1 ms'", expires_at=_WEEK)
     _add_steps(first, last, state="'planned'")
     with connection.cursor() as cursor:
         cursor.execute("SET session_replication_role = DEFAULT")
@@ -85,7 +85,7 @@ _DAY = "now() + interval '1 day' + g * interval '1 ms'"
 _WEEK = "now() + interval '7 days' + g * interval '1 ms'"
 
 
-def _add_runs(first: int, last: int, **columns: str) -> None:
+def add_runs(first: int, last: int, **columns: str) -> None:
     _insert("runs_run", first, last, id="g", root_id="g", agent="'desk'", verified="'unclaimed'", **columns)
 
 
