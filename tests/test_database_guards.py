@@ -98,9 +98,11 @@ def copy(table: str, ident: object, *, key: str = "id", **changed: str) -> str:
     """An INSERT of a row like the one with this id, but for these columns (SQL expressions)."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT column_name, is_identity FROM information_schema.columns WHERE table_name = %s ORDER BY 1", [table]
+            "SELECT column_name FROM information_schema.columns WHERE table_name = %s AND is_identity = 'NO'"
+            " AND is_generated = 'NEVER' ORDER BY 1",
+            [table],
         )
-        columns = [name for name, identity in cursor.fetchall() if identity == "NO"]
+        columns = [name for (name,) in cursor.fetchall()]
     names = ", ".join(f'"{name}"' for name in columns)
     values = ", ".join(changed.get(name, f'"{name}"') for name in columns)
     return f"INSERT INTO {table} ({names}) SELECT {values} FROM {table} WHERE {key} = '{ident}'"
