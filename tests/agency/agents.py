@@ -285,10 +285,22 @@ def read_policy(call: Call, batch: str) -> Any:
 
 
 @tool(effect=Effect.KEYED, irreversible=True, identity=["order"], approval=always,
-      rests_on=["order", "stock", "policy"], locks=["order.{order}"], timeout=5, backoff=0.05)  # fmt: skip
+      rests_on=["order", "stock", "policy"], locks=["order.{order}"], timeout=20, visible_within=0.2, backoff=0.05)  # fmt: skip
 def buy_back(call: Call, order: str, price: Decimal, in_stock: int, policy: int, paid: Decimal) -> Any:
     """Pay the price of an article. The memo tells the shop what this rests on."""
     return pay(call, order, price, json.dumps([str(price), in_stock, policy, str(paid)]))
+
+
+@buy_back.reconcile
+def find_buying(call: Call, order: str, price: Decimal, in_stock: int, policy: int, paid: Decimal) -> Found:
+    try:
+        made = shop(call).list_refunds(order)["refunds"]
+    except (ShopUnknown, ShopRefused) as failure:
+        return Unsure(evidence=str(failure))
+    for refund in made:
+        if refund["key"] == call.key:
+            return Happened(result={"refund": refund["refund"], "amount": refund["amount"]})
+    return DidNotHappen(evidence=len(made))
 
 
 # Short, so that what waits for a person is too old when it is approved.
