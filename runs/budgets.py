@@ -274,6 +274,9 @@ def _reserve(run: int, amounts: Amounts, *, attempt: int | None, pricing: Pricin
         ],
     )
     if short is not None:
+        if attempt is not None:
+            # What was written before it turned out to be short goes with the block that this leaves.
+            transaction.set_rollback(True)
         budget, dimension, needed, left, by_siblings, percent, allowance, frees_at = short
         raise OverBudget(
             dimension=dimension,
