@@ -64,22 +64,30 @@ DATABASES = {
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-INSTALLED_APPS = [
-    "console.apps.AdminConfig",
+_ENGINE_APPS = [
     "django.contrib.auth",
     "django.contrib.contenttypes",
-    "django.contrib.sessions",
-    "django.contrib.messages",
-    "whitenoise.runserver_nostatic",
-    "django.contrib.staticfiles",
-    "django_htmx",
     "django_q",
-    "ninja",
     "runs",
     "runs.examples",
     *env.read_names("LONGWATCH_APPS", []),  # apps with agents of one's own
-    "console",
 ]
+# Processes of the engine answer no requests, and start in little more than half the time without what does.
+INSTALLED_APPS = (
+    _ENGINE_APPS
+    if ENGINE_PROCESS
+    else [
+        "console.apps.AdminConfig",
+        "django.contrib.sessions",
+        "django.contrib.messages",
+        "whitenoise.runserver_nostatic",
+        "django.contrib.staticfiles",
+        "django_htmx",
+        "ninja",
+        *_ENGINE_APPS,
+        "console",
+    ]
+)
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

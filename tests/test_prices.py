@@ -8,7 +8,8 @@ from genai_prices import Usage, calc_price
 
 from runs.agents import Json
 from runs.errors import NoPrice
-from runs.prices import Rates, dearest, find_rates
+from runs.prices import dearest, find_rates
+from runs.rates import Rates
 from runs.usage import Bounds, Tokens, normalise
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)

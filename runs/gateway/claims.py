@@ -23,7 +23,7 @@ from runs.gateway import provider
 from runs.gateway.database import OUTAGES
 from runs.gateway.provider import Credential, Request
 from runs.models import Approval, Run, Step
-from runs.prices import Rates
+from runs.rates import Rates
 from runs.states import ApprovalKind, ApprovalState, ProcessKind, RunState, StepKind, StepState, Verdict, WaitingFor
 from runs.usage import Bounds, Tokens
 
