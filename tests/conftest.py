@@ -19,7 +19,7 @@ from console.postgres import EmbeddedServer
 
 PROJECT = Path(__file__).resolve().parent.parent
 SCRATCH = "longwatch-tests-"
-SERIAL_MARKERS = ("crash", "browser")
+LANES = ("crash", "processes", "browser")
 
 # Its data are thrown away whole, so nothing is gained by waiting for the disk: kill -9 of a process, even of
 # the server, loses nothing that the operating system was given.
@@ -60,14 +60,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the long ones begin first, and those that measure time or share a browser run one after another."""
+    """Let the long ones begin first, and those of one lane, which keep a machine busy, run one after another."""
+
+    def place(item: pytest.Item) -> int:
+        return next((place for place, lane in enumerate(LANES) if item.get_closest_marker(lane)), len(LANES))
+
     for item in items:
-        for name in SERIAL_MARKERS:
-            if item.get_closest_marker(name):
-                item.add_marker(pytest.mark.xdist_group(name))
-    items.sort(
-        key=lambda item: 0 if item.get_closest_marker("crash") else 1 if item.get_closest_marker("browser") else 2
-    )
+        if (lane := place(item)) < len(LANES):
+            item.add_marker(pytest.mark.xdist_group(LANES[lane]))
+    items.sort(key=place)
 
 
 @pytest.fixture(autouse=True, scope="session")

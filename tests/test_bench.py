@@ -13,6 +13,8 @@ import pytest
 from console.bench.house import open_house
 from tests.conftest import PROJECT
 
+pytestmark = pytest.mark.processes
+
 TINY = ["--runs=3", "--steps=3", "--seconds=1", "--pgbench-s=1"]
 
 

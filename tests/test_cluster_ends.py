@@ -16,7 +16,7 @@ from tests.cluster_host import ClusterHost
 from tests.cluster_work import add_run, count_done
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.processes, pytest.mark.django_db(transaction=True)]
 
 type Start = Callable[..., ClusterHost]
 

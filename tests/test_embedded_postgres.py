@@ -175,7 +175,7 @@ def test_a_command_that_outlasts_up_stops_the_server_when_it_ends(
     assert server.pid is None
 
 
-@pytest.mark.crash
+@pytest.mark.processes
 def test_a_visitor_does_not_take_the_server_from_the_processes_of_a_killed_up(
     server: EmbeddedServer, start_holder: StartHolder
 ) -> None:
@@ -199,7 +199,7 @@ def test_a_server_in_use_is_not_stopped_by_who_only_cleans_up(
     assert server.pid is None
 
 
-@pytest.mark.crash
+@pytest.mark.processes
 def test_everything_killed_at_once_loses_nothing_that_was_committed(data_dir: Path, start_holder: StartHolder) -> None:
     server = EmbeddedServer(data_dir)  # as in production: fsync on
     up = start_holder("up")
@@ -223,7 +223,7 @@ def test_everything_killed_at_once_loses_nothing_that_was_committed(data_dir: Pa
     assert server.pid is None
 
 
-@pytest.mark.crash
+@pytest.mark.processes
 def test_a_killed_server_comes_back_at_the_same_address(server: EmbeddedServer) -> None:
     server.acquire(keep=True)
     url, pid = server.url, server.pid
@@ -237,7 +237,7 @@ def test_a_killed_server_comes_back_at_the_same_address(server: EmbeddedServer) 
     assert server.pid is None
 
 
-@pytest.mark.crash
+@pytest.mark.processes
 def test_a_pid_file_that_names_a_stranger_is_not_believed(server: EmbeddedServer) -> None:
     server.acquire(keep=True)
     pid = server.pid
@@ -252,7 +252,7 @@ def test_a_pid_file_that_names_a_stranger_is_not_believed(server: EmbeddedServer
     assert query(server, "SELECT 1") == [(1,)]
 
 
-@pytest.mark.crash
+@pytest.mark.processes
 def test_a_start_that_was_killed_half_way_is_begun_again(new_data_dir: Path) -> None:
     server = EmbeddedServer(new_data_dir, settings=THROWAWAY)
     draft = server.home.folder.with_name("pg.new")

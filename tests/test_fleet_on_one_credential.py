@@ -39,7 +39,7 @@ def nobody_is_under_way() -> bool:
     return not Run.objects.filter(state=RunState.THINKING).exists()
 
 
-@pytest.mark.crash
+@pytest.mark.processes
 @pytest.mark.django_db(transaction=True)
 def test_a_fleet_uses_its_quota_passes_it_never_and_does_not_burst_after_a_limit(desk: Desk) -> None:
     runs = [desk.start("busy", usd="100.00", steps=10_000) for _ in range(RUNS)]

@@ -11,7 +11,7 @@ from tests.waiting import wait_until
 
 __all__ = ["desk", "model_process", "model_server"]
 
-pytestmark = [pytest.mark.crash, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.processes, pytest.mark.django_db(transaction=True)]
 
 
 def check_end(desk: Desk, run: Run) -> None:

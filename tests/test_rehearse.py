@@ -14,7 +14,7 @@ import pytest
 
 from tests.process_tools import ROOT
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 # One request of this batch is above what the agent may refund by itself.
 SEED = "8"

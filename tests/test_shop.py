@@ -220,7 +220,7 @@ def test_a_kill_before_acting_leaves_no_key_behind(process: ShopProcess, order: 
     assert post_refund(shop, order, "k1").replayed is False
 
 
-@pytest.mark.crash
+@pytest.mark.processes
 def test_no_acknowledged_refund_is_lost_and_none_made_twice_over_many_kills(process: ShopProcess) -> None:
     shop = process.client(timeout_s=5)
     order = shop.create_batch(4, kinds=["large"])["orders"][0]
@@ -359,7 +359,7 @@ def test_a_customer_may_ask_once_more(shop: ShopClient) -> None:
     assert shop.list_requests(batch["batch"])["requests"][-1] == filed
 
 
-@pytest.mark.crash
+@pytest.mark.processes
 def test_the_shop_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     starter = """
 import subprocess, sys

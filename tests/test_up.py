@@ -21,7 +21,7 @@ from runs.supervise import read_processes
 from tests.process_tools import ROOT, find_marked, make_mark
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 
 class Up:

@@ -121,7 +121,8 @@ def browse(playwright: Playwright, browser: Browser, web: WebProcess) -> Iterato
 
 def check_axe(page: Page, *, within: str = "html") -> None:
     """Fail with what axe finds. Injected by the browser itself, because the page's policy allows no script of ours."""
-    page.evaluate(AXE)
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE)
     found = page.evaluate(
         "([within, tags]) => axe.run(within, { runOnly: tags, resultTypes: ['violations'] }).then((r) => r.violations)",
         [within, AXE_TAGS],

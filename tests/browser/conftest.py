@@ -11,6 +11,7 @@ from tests.web_process import WebProcess, web, web_process
 __all__ = ["web", "web_process"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before the lanes are given out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:

@@ -1,6 +1,7 @@
 """Every page in light and dark, on a desk and on a phone: nothing axe objects to, nothing cut off, nothing inline."""
 
 from decimal import Decimal
+from typing import Literal
 
 import pytest
 from django.contrib.auth.models import User
@@ -13,7 +14,9 @@ from tests import page_situations, situations
 from tests.browser.browsing import Browsing, check_axe
 from tests.people import make_person
 
-LOOKS = [("light", False), ("dark", False), ("light", True), ("dark", True)]
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+DESK_WIDTHS = [768, 1024, 1920, 1280]
+PHONE_WIDTHS = [412, 390]
 
 
 @pytest.fixture
@@ -63,29 +66,31 @@ def expect_nothing_sideways(page: Page) -> None:
     assert width <= shown, f"{page.url} is {width} wide in a window of {shown}"
 
 
-@pytest.mark.parametrize(("theme", "phone"), LOOKS)
-def test_every_page_is_in_order(browsing: Browsing, ada: User, paths: list[str], theme: str, phone: bool) -> None:
+def expect_in_order(page: Page) -> None:
+    """Nothing beside the window, and nothing that axe objects to, in light and dark."""
+    expect_nothing_sideways(page)
+    for theme in THEMES:
+        page.emulate_media(color_scheme=theme)
+        check_axe(page)
+    page.emulate_media(color_scheme="light")
+
+
+@pytest.mark.parametrize("phone", [False, True], ids=["desk", "phone"])
+def test_every_page_is_in_order(browsing: Browsing, ada: User, paths: list[str], phone: bool) -> None:
     browsing.problems.allow("404")
-    page = browsing.open(user=ada, theme=theme, phone=phone)
+    page = browsing.open(user=ada, phone=phone)
     wrong = []
     for path in paths:
         page.goto(path)
         expect(page.locator("main")).to_be_visible()
         try:
-            expect_nothing_sideways(page)
-            check_axe(page)
+            for width in PHONE_WIDTHS if phone else DESK_WIDTHS:
+                page.set_viewport_size({"width": width, "height": 900})
+                expect_nothing_sideways(page)
+            expect_in_order(page)
         except AssertionError as found:
             wrong.append(f"{path}: {found}")
     assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.parametrize("width", [390, 768, 1024, 1280, 1920])
-def test_nothing_scrolls_sideways_at_any_width(browsing: Browsing, ada: User, paths: list[str], width: int) -> None:
-    browsing.problems.allow("404")
-    page = browsing.open(user=ada, viewport={"width": width, "height": 900})
-    for path in paths:
-        page.goto(path)
-        expect_nothing_sideways(page)
 
 
 def test_dialogs_are_in_order_too(browsing: Browsing, ada: User) -> None:
