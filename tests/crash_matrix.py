@@ -8,6 +8,7 @@ and who still lives goes on. Everything is seen from outside: the API, plain SQL
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -103,6 +104,15 @@ class Cell:
         return Cell(effect=self.effect, point=self.point, death=self.death, receiver=self.receiver)
 
     @property
+    def can_be(self) -> bool:
+        """Whether it comes to its point: whom its own timer kills while it waits for the answer does not return from it.
+
+        Where it is tried again, or looked up, the second one comes.
+        """
+        waits_in_vain = self.effect is Effect.ONCE and self.receiver is Receiver.LATE
+        return not (waits_in_vain and self.point in (Point.PERFORMED, Point.REPORTED))
+
+    @property
     def tool(self) -> str:
         return TOOLS[self.effect]
 
@@ -137,11 +147,12 @@ def choose_pairs(death: Death) -> list[Cell]:
 def choose_all(death: Death) -> list[Cell]:
     """Every effect at every point; where nobody dies, with every receiver, else with one that answers."""
     receivers = list(Receiver) if death is Death.NOBODY else [Receiver.HONEST]
-    return [
+    cells = [
         Cell(effect=effect, point=point, death=death, receiver=receiver)
         for receiver, point, effect in product(receivers, Point, Effect)
         if effect is not Effect.INTERNAL or point is Point.TAKEN
     ]
+    return [cell for cell in cells if cell.can_be]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,21 +191,32 @@ class Round:
     fleet: Fleet
     cells: Sequence[Cell]
     frozen: list[tuple[Cell, list[Victim]]] = field(default_factory=list)
+    took_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def death(self) -> Death:
         return self.cells[0].death
 
     def play(self) -> None:
-        self._start()
-        self._arm()
+        with self._timed("stage"):
+            self._start()
+            self._arm()
         try:
-            self._strike()
-            self._wait_for_rest()
+            with self._timed("strike"):
+                self._strike()
+            with self._timed("rest"):
+                self._wait_for_rest()
         finally:
             self._thaw_all()
-        for cell in self.cells:
-            self._judge(cell)
+        with self._timed("judge"):
+            for cell in self.cells:
+                self._judge(cell)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.took_s[name] = time.monotonic() - began
 
     # Setting the stage
 
@@ -213,13 +235,12 @@ class Round:
         reads = {"tool": "read_order", "arguments": {"order": order}}
         records = {"tool": "record_fact", "arguments": {"name": f"order.{order}", "from_step": 2}}
         looks = {"tool": "look_at", "arguments": {"order": order}}
+        pays = {"tool": cell.tool, "arguments": {"order": order, "amount": "20.00"}}
         script = {
             Effect.READ: [[looks]],
             Effect.INTERNAL: [[looks], [records]],
             Effect.IDEMPOTENT: [[{"tool": "close", "arguments": {"request": request, "order": order}}]],
-        }.get(
-            cell.effect, [[reads], [records], [{"tool": cell.tool, "arguments": {"order": order, "amount": "20.00"}}]]
-        )
+        }.get(cell.effect, [[reads, records, pays]])
         body = {"agent": "doomed", "goal": str(cell.waits_at), "inputs": {"script": script}}
         started = self.fleet.api_until("POST", "/runs", body, role="operator", key=f"cell-{order}")
         assert started.status in (200, 201), started
@@ -263,11 +284,12 @@ class Round:
         until = time.monotonic() + REST_S
         first: float | None = None
         while len(there) < len(self.cells):
+            over = self._find_resting(but="approval")
             for cell in self.cells:
-                if cell.run in there or self._armed(cell):
+                if cell.run in there or (self._armed(cell) and cell.run not in over):
                     continue
                 hands = self._look_at_hands(cell)
-                if hands is None:  # it is over there already: killed by its own timer
+                if hands is None:  # it is over there already, or never comes: killed by its own timer
                     there[cell.run] = Hands(worker=Victim(pid=0, start_ticks=0), tool=None)
                     continue
                 first = first or time.monotonic()
@@ -333,13 +355,15 @@ class Round:
     # What becomes of it
 
     def _wait_for_rest(self) -> None:
-        """Until every run has ended or asks a person. Who was frozen wakes when his run is there, and changes nothing."""
-        resting: set[int] = set()
+        """Until every run has ended or asks a person; then whoever is frozen wakes, and what he says late is heard."""
+        self._wait_until_resting()
+        if self.frozen:
+            self._thaw_all()
+            self._wait_until_resting()
+
+    def _wait_until_resting(self) -> None:
         until = time.monotonic() + REST_S
-        while len(resting) < len(self.cells):
-            for run, _, over, _, cards in self.fleet.look(_STATES, {"runs": [cell.run for cell in self.cells]}):
-                if over or cards:
-                    resting.add(run)
+        while len(self._find_resting()) < len(self.cells) or any(self._is_in_flight(cell) for cell in self.cells):
             for cell in self.cells:  # who came to his point after the death
                 if self.death not in OWN and not self._armed(cell) and (late := self._look_at_hands(cell)):
                     for victim in (late.tool, late.worker):
@@ -347,10 +371,11 @@ class Round:
                             victim.thaw()
             assert time.monotonic() < until, self._tell("are not at rest")
             time.sleep(0.05)
-        self._thaw_all()
-        wait_until(
-            lambda: not any(self._is_in_flight(cell) for cell in self.cells), what="nothing in flight", timeout_s=REST_S
-        )
+
+    def _find_resting(self, *, but: str = "") -> set[int]:
+        """The runs that have ended, or ask a person (not `but` by cards of this kind)."""
+        rows = self.fleet.look(_STATES, {"runs": [cell.run for cell in self.cells]})
+        return {run for run, _, over, _, cards in rows if over or {*(cards or [])} - {but}}
 
     def _thaw_all(self) -> None:
         """Wake who is frozen, and wait until each has done what he had in hand."""
@@ -397,12 +422,9 @@ class Round:
         second = self.fleet.api("POST", f"/approvals/{card}/decision", said | {"verdict": "stop"})
         if second is None or second.status != 409:
             cell.wrong.append(f"took a second verdict: {second}")
-        wait_until(lambda: self._is_at_rest(cell), what=f"{cell} goes on", timeout_s=REST_S)
+        wait_until(lambda: cell.run in self._find_resting(), what=f"{cell} goes on", timeout_s=REST_S)
         if self._cards(cell):  # done again, and the receiver dropped that answer too
             self._settle_doubt(cell, "happened" if self._count(cell) else "did_not_happen")
-
-    def _is_at_rest(self, cell: Cell) -> bool:
-        return any(over or cards for _, _, over, _, cards in self.fleet.look(_STATES, {"runs": [cell.run]}))
 
     def _count(self, cell: Cell) -> int:
         match cell.effect:
