@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import connection, transaction
 
@@ -190,6 +191,27 @@ def test_two_workers_claim_one_run_at_once_and_one_gets_it(engine: Engine) -> No
         run.refresh_from_db()
         assert run.epoch == 1
         operations.stop_run(run.pk, reason="the next race", by=engine.person)
+
+
+def test_a_run_that_somebody_keeps_locked_keeps_the_sweep_from_no_other(engine: Engine, database_url: str) -> None:
+    """A worker that was stopped in its transaction, until the server ends that."""
+    locked, free = (engine.start([call("give", value=1)]) for _ in range(2))
+    for _ in range(2):
+        claim(engine.worker)
+    sql.execute("UPDATE runs_run SET lease_until = clock_timestamp() - interval '1 second'")
+    sql.execute("SET lock_timeout = '50ms'")
+    try:
+        with psycopg.connect(database_url) as stopped:
+            stopped.execute("SELECT 1 FROM runs_run WHERE id = %s FOR UPDATE", [locked.pk])
+            sweep_once()
+            locked.refresh_from_db()
+            free.refresh_from_db()
+            assert (locked.state, free.state) == (RunState.RUNNING, RunState.QUEUED)
+    finally:
+        sql.execute("RESET lock_timeout")
+    sweep_once()
+    locked.refresh_from_db()
+    assert locked.state == RunState.QUEUED
 
 
 @pytest.mark.parametrize("scope", ["all", "agent:scripted", "tool:pay_keyed", "run:{run}"])

@@ -32,6 +32,7 @@ _LEAST_S = 0.1
 # A child whose end woke nobody was killed just then: it is among those that ended since the last look, and a while before.
 _OVERLAP_S = 60.0
 _EVER_S = 1e9
+_LOCK_NOT_AVAILABLE = "55P03"
 
 # Besides what is due: in how many milliseconds the next moment comes that is known now. A lease that is taken after this
 # look ends no sooner than a lease after it, so who looks again before that is not late.
@@ -131,8 +132,11 @@ def _do(due: Sequence[tuple[str, int]]) -> int:
         for duty, ident in due:
             try:
                 _DUTIES[duty](ident)
-            except DatabaseError:
-                raise
+            except DatabaseError as error:
+                if getattr(error.__cause__, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                    raise
+                # A process that was stopped in a transaction; the server ends that before long.
+                log.warning("The sweep could not do %s %s: its row is locked", duty, ident)
             except Exception:
                 # One thing that cannot be done must not keep the sweep from the others.
                 log.exception("The sweep could not do %s %s", duty, ident)
