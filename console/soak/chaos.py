@@ -35,21 +35,29 @@ EXPLAINING = ("verdict",)
 class Chaos:
     """Starts runs, decides what they ask, and kills meanwhile.
 
-    pause_s: from one kill to the next, as (least, most). everything_every: of so many kills one takes all at once.
+    pause_s: from one strike to the next, as (least, most). at_a_blow: how many parts one strike kills at most.
+    everything_every: after so many kills one takes all at once. batch_size: of how many requests a run decides.
     """
 
     fleet: Fleet
     dice: random.Random
     pause_s: tuple[float, float] = (0.3, 3.0)
+    at_a_blow: int = 3
     everything_every: int = 40
     at_once: int = 4
+    batch_size: int | None = None
     runs: dict[int, str] = field(default_factory=dict)  # run → its batch
     rejected: set[str] = field(default_factory=set)  # orders
     said: list[str] = field(default_factory=list)
+    _everything_at: int = 0
+
+    def __post_init__(self) -> None:
+        self._everything_at = self.everything_every - 1
 
     def start_run(self) -> None:
         number = len(self.runs)
-        batch = self.fleet.surely(lambda: self.fleet.shop().create_batch(self.dice.randrange(10_000)))["batch"]
+        size = {} if self.batch_size is None else {"size": self.batch_size}
+        batch = self.fleet.surely(lambda: self.fleet.shop().create_batch(self.dice.randrange(10_000), **size))["batch"]
         body = {
             "agent": "refund-desk",
             "goal": "Decide the refund requests of this batch.",
@@ -83,7 +91,7 @@ class Chaos:
             elif time.monotonic() >= kill_at:
                 if len(still_open) < self.at_once:
                     self.start_run()  # never kill what does nothing
-                self._kill_one()
+                self._strike()
                 kill_at = time.monotonic() + self.dice.uniform(*self.pause_s)
             time.sleep(0.1)
 
@@ -131,13 +139,15 @@ class Chaos:
             case _:
                 raise AssertionError(f"nobody should have to decide this: {card}")
 
-    def _kill_one(self) -> None:
-        if self.killed % self.everything_every == self.everything_every - 1:
+    def _strike(self) -> None:
+        """Kill one part, or several one right after the other, or everything at once."""
+        if self.killed >= self._everything_at:
+            self._everything_at += self.everything_every
             self.fleet.kill(Part.EVERYTHING)
             return
-        part = self.dice.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
-        if not self.fleet.kill_when_there(part, within_s=1.0, dice=self.dice):
-            self.fleet.kill_when_there(Part.IDLE_WORKER, within_s=5.0, dice=self.dice)
+        for part in self.dice.choices([*WEIGHTS], [*WEIGHTS.values()], k=self.dice.randint(1, self.at_a_blow)):
+            if not self.fleet.kill_when_there(part, within_s=1.0, dice=self.dice):
+                self.fleet.kill_when_there(Part.IDLE_WORKER, within_s=5.0, dice=self.dice)
 
     def find_wrong_outcomes(self) -> list[str]:
         """Every run succeeded and was verified, or waits for who knows; what was rejected was not paid, and what a

@@ -18,7 +18,8 @@ from console.soak.invariants import find_violations, list_doubts
 from console.soak.waiting import Overdue
 from runs import sql
 
-RUNS_AT_ONCE = 4
+RUNS_AT_ONCE = 5
+AT_A_BLOW = 3
 TELL_EVERY_S = 30.0
 REST_S = 600.0
 
@@ -46,7 +47,7 @@ def soak(*, minutes: float, kill_every_s: float, seed: int, say: Callable[[str],
     folder = Path(tempfile.mkdtemp(prefix="longwatch-soak-"))
     folder.chmod(0o755)  # PostgreSQL's user has to get through
     try:
-        fleet = Fleet(folder, workers=3)
+        fleet = Fleet(folder, workers=4)
         try:
             return _soak(fleet, minutes=minutes, kill_every_s=kill_every_s, seed=seed, say=say)
         finally:
@@ -58,8 +59,9 @@ def soak(*, minutes: float, kill_every_s: float, seed: int, say: Callable[[str],
 
 
 def _soak(fleet: Fleet, *, minutes: float, kill_every_s: float, seed: int, say: Callable[[str], None]) -> Verdict:
-    pause_s = (0.5 * kill_every_s, 1.5 * kill_every_s)
-    chaos = Chaos(fleet=fleet, dice=random.Random(seed), pause_s=pause_s, at_once=RUNS_AT_ONCE)  # noqa: S311
+    chaos = Chaos(fleet=fleet, dice=random.Random(seed), at_a_blow=AT_A_BLOW, at_once=RUNS_AT_ONCE)  # noqa: S311
+    between_s = kill_every_s * (1 + AT_A_BLOW) / 2
+    chaos.pause_s = (0.5 * between_s, 1.5 * between_s)
     make_shop_difficult(fleet.shop())
     over_at = time.monotonic() + 60.0 * minutes
     told_at = time.monotonic()
