@@ -144,6 +144,13 @@ def admit(run: Run) -> Full | None:
     return None
 
 
+def list_of_runs() -> list[int]:
+    """The allowances that count how many runs are under way."""
+    return [
+        row[0] for row in sql.fetch_all("SELECT id FROM runs_allowance WHERE dimension = 'runs' AND ended_at IS NULL")
+    ]
+
+
 def tell_soft(window: int) -> None:
     """Journal once that the soft threshold of a period was passed."""
     require_transaction()

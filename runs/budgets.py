@@ -201,7 +201,8 @@ def ask_finish(run: int, *, actor: Actor, why: str) -> None:
 
 def is_finishing(run: int) -> bool:
     """Whether a person has let this run finish with what it has."""
-    return Budget.objects.filter(pk=run, finish_asked_at__isnull=False).exists()
+    asked = "SELECT 1 FROM runs_budget WHERE run_id = %s AND finish_asked_at IS NOT NULL"
+    return sql.fetch_one(asked, [run]) is not None
 
 
 def cover(run: int, amounts: Amounts, *, why: str) -> None:

@@ -13,7 +13,6 @@ from runs.models import Approval, Key, Run, Step
 from runs.states import (
     KEY_OPEN,
     RUN_FINAL,
-    STEP_OPEN,
     WAIT_ORDER,
     ApprovalKind,
     ApprovalState,
@@ -235,20 +234,14 @@ def _end_one(run: Run, to: RunState, reason: str, outcome: Json, verified: Verif
     lifecycle.finalise(run, to, reason=reason, outcome=outcome, verified=verified, actor=actor)
     why = f"run {to}"
     freed: list[str] = []
-    for step in (
-        Step.objects.select_for_update(of=("self",), no_key=True).filter(run=run, state__in=STEP_OPEN).order_by("pk")
-    ):
+    for step in steps.lock_open(run):
         # A taken step is closed by its attempt, a doubt by its verdict: what happened is still recorded.
         if step.state in (StepState.PLANNED, StepState.WAITING):
             steps.close(step, StepState.VOID, error=why)
-    cards = Approval.objects.select_for_update(of=("self",), no_key=True).filter(
-        run=run, state__in=[ApprovalState.PENDING, ApprovalState.APPROVED]
-    )
-    for card in cards.exclude(kind=ApprovalKind.VERDICT).order_by("pk"):
+    cards = "run_id = %s AND state IN ('pending', 'approved') AND kind <> 'verdict' ORDER BY id FOR NO KEY UPDATE"
+    for card in sql.load(Approval, cards, [run.pk]):
         approvals.void(card, why=why)
-    for key in (
-        Key.objects.select_for_update(of=("self",), no_key=True).filter(run=run, state=KeyState.TAKEN).order_by("pk")
-    ):
+    for key in sql.load(Key, "run_id = %s AND state = 'taken' ORDER BY id FOR NO KEY UPDATE", [run.pk]):
         freed += close_if_nothing_happened(key)
     facts.retire(run.pk)
     if not lifecycle.mark_drained(run.pk):

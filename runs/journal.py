@@ -1,7 +1,9 @@
 """The journal: append-only, `seq` per run under its lock, and the writing transaction's id for readers' cursors."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from django.db import connection
@@ -48,47 +50,99 @@ def append(
 ) -> None:
     """Write an entry. `kind` is dotted past tense (`step.settled`). With `run` the caller holds that run's lock."""
     require_transaction()
-    values = [kind, actor.name, actor.user, step, sql.jsonb(before), sql.jsonb(after), clean_text(why)]
-    columns = "kind, actor, user_id, step_id, before, after, why, xid, at, run_id, seq"
     if run is None:
         sql.execute(
-            f"INSERT INTO runs_journalentry ({columns}) VALUES (%s, %s, %s, %s, %s, %s, %s,"
-            " pg_current_xact_id()::text::bigint, lw_clock(), NULL, NULL)",
-            values,
+            "INSERT INTO runs_journalentry (kind, actor, user_id, step_id, before, after, why, xid, at, run_id, seq)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, pg_current_xact_id()::text::bigint, lw_clock(), NULL, NULL)",
+            [kind, actor.name, actor.user, step, sql.jsonb(before), sql.jsonb(after), clean_text(why)],
         )
         notify.screen("journal")
+        return
+    entry = _Entry(kind=kind, actor=actor, step=step, before=before, after=after, why=why)
+    gathering = _gathering.get()
+    if gathering is not None and gathering.run in (None, run):
+        gathering.run = run
+        gathering.entries.append(entry)
     else:
-        written = sql.execute(
-            "WITH numbered AS (UPDATE runs_run SET journal_seq = journal_seq + 1 WHERE id = %s RETURNING id, journal_seq)"
-            f" INSERT INTO runs_journalentry ({columns}) SELECT %s, %s, %s::bigint, %s::bigint, %s, %s, %s,"
-            " pg_current_xact_id()::text::bigint, lw_clock(), id, journal_seq FROM numbered",
-            [run, *values],
-        )
-        if not written:
-            raise LookupError(f"there is no run {run} to journal {kind} of")
-        notify.screen("runs", f"run.{run}")
+        _write(run, [entry])
 
 
 def append_all(kind: str, *, actor: Actor, run: int, entries: Sequence[tuple[int, object]]) -> None:
     """Write entries of one kind about several steps of a locked run: (step, after) each, in this order."""
+    with together():
+        for step, after in entries:
+            append(kind, actor=actor, run=run, step=step, after=after)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Write what is appended about one locked run, the first one, in one statement at the end of this block.
+
+    If the block fails, nothing is written; so it also stands around a savepoint, within another such block. What is
+    asked of the journal meanwhile does not see these entries.
+    """
     require_transaction()
+    around = _gathering.get()
+    if around is not None:
+        kept = len(around.entries)
+        try:
+            yield
+        except BaseException:
+            del around.entries[kept:]
+            raise
+        return
+    gathering = _Gathering()
+    token = _gathering.set(gathering)
+    try:
+        yield
+    finally:
+        _gathering.reset(token)
+    if gathering.run is not None and gathering.entries:
+        _write(gathering.run, gathering.entries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    kind: str
+    actor: Actor
+    step: int | None
+    before: object
+    after: object
+    why: str
+
+
+@dataclass(kw_only=True)
+class _Gathering:
+    """What is written about a run at the end of the block that gathers it."""
+
+    run: int | None = None
+    entries: list[_Entry] = field(default_factory=list)
+
+
+_gathering: ContextVar[_Gathering | None] = ContextVar("gathering", default=None)
+
+
+def _write(run: int, entries: Sequence[_Entry]) -> None:
     written = sql.execute(
         "WITH numbered AS (UPDATE runs_run SET journal_seq = journal_seq + %s WHERE id = %s RETURNING id, journal_seq)"
-        " INSERT INTO runs_journalentry (kind, actor, user_id, step_id, after, why, xid, at, run_id, seq)"
-        " SELECT %s, %s, %s::bigint, e.step, e.after, '', pg_current_xact_id()::text::bigint, lw_now(), n.id,"
-        " n.journal_seq - %s + e.place FROM numbered n,"
-        " unnest(%s::bigint[], %s::jsonb[]) WITH ORDINALITY AS e(step, after, place)",
+        " INSERT INTO runs_journalentry (run_id, seq, xid, at, kind, actor, user_id, step_id, before, after, why)"
+        " SELECT n.id, n.journal_seq - %s + e.place, pg_current_xact_id()::text::bigint, lw_clock(), e.kind, e.actor,"
+        " e.user_id, e.step_id, e.before, e.after, e.why FROM numbered n,"
+        " unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::jsonb[], %s::jsonb[], %s::text[])"
+        " WITH ORDINALITY AS e(kind, actor, user_id, step_id, before, after, why, place)",
         [
             len(entries),
             run,
-            kind,
-            actor.name,
-            actor.user,
             len(entries),
-            [step for step, _ in entries],
-            [sql.jsonb(after) for _, after in entries],
+            [e.kind for e in entries],
+            [e.actor.name for e in entries],
+            [e.actor.user for e in entries],
+            [e.step for e in entries],
+            [sql.jsonb(e.before) for e in entries],
+            [sql.jsonb(e.after) for e in entries],
+            [clean_text(e.why) for e in entries],
         ],
     )
     if written != len(entries):
-        raise LookupError(f"there is no run {run} to journal {kind} of")
+        raise LookupError(f"there is no run {run} to journal {entries[0].kind} of")
     notify.screen("runs", f"run.{run}")

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db import transaction
@@ -36,6 +36,7 @@ class Claim:
 
     run: int
     epoch: int
+    crowded: bool = field(default=False, compare=False)  # others were due as well
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,7 @@ def lock(run: int) -> Run:
     when the child's transaction commits) must not wait for it, or two that lock in order would still deadlock.
     """
     require_transaction()
-    return Run.objects.select_for_update(of=("self",), no_key=True).get(pk=run)
+    return sql.lock(Run, run)
 
 
 def lock_held(claim: Claim) -> Run:
@@ -162,25 +163,20 @@ def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | Held | None:
     """
     switches.lock_shared()
     row = sql.fetch_one(
-        "SELECT r.id, r.paused_at IS NOT NULL, r.pause_reason, r.state, r.waiting_for FROM runs_run r"
+        "SELECT r.id, r.paused_at IS NOT NULL, r.pause_reason, r.state, r.waiting_for, (SELECT count(*) FROM"
+        " (SELECT FROM runs_run WHERE state IN ('queued', 'waiting') AND due_at <= lw_now() LIMIT 2) d) > 1 FROM runs_run r"
         " WHERE r.state IN ('queued', 'waiting') AND r.due_at <= lw_now()"
         " ORDER BY r.priority DESC, r.due_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED"
     )
     if row is None:
         return None
-    number, paused, pause_reason, state, waiting_for = row
-    held = f"paused: {pause_reason}" if paused else ""
-    if not held and (switch := switches.in_scope(number)):
-        held = f"switch {switch[0]}: {switch[1]}"
-    if held:
-        hold(number, held)
+    number, paused, pause_reason, state, waiting_for, crowded = row
+    taken = None if paused else sql.fetch_one(_CLAIM, [holder, lease_s, number])
+    if taken is None:
+        scope, reason = ("", pause_reason) if paused else switches.in_scope(number) or ("", "")
+        hold(number, f"switch {scope}: {reason}" if scope else f"paused: {reason}")
         return Held(run=number)
-    epoch = sql.fetch_row(
-        f"UPDATE runs_run SET {ADD_CLOCKS}, state = 'running', epoch = epoch + 1, holder = %s, waiting_for = '',"
-        " why = '', held_since = NULL, held_by = '',"
-        " lease_until = clock_timestamp() + make_interval(secs => %s) WHERE id = %s RETURNING epoch",
-        [holder, lease_s, number],
-    )[0]
+    (epoch,) = taken
     append(
         "run.moved",
         run=number,
@@ -188,7 +184,14 @@ def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | Held | None:
         after={"state": RunState.RUNNING, "waiting_for": "", "epoch": epoch, "holder": holder},
         why="claimed by a worker",
     )
-    return Claim(run=number, epoch=epoch)
+    return Claim(run=number, epoch=epoch, crowded=crowded)
+
+
+_CLAIM = f"""
+    UPDATE runs_run r SET {ADD_CLOCKS}, state = 'running', epoch = epoch + 1, holder = %s, waiting_for = '', why = '',
+        held_since = NULL, held_by = '', lease_until = clock_timestamp() + make_interval(secs => %s)
+    WHERE id = %s AND NOT EXISTS ({switches.in_scope_of("''")}) RETURNING epoch
+"""
 
 
 def hold(run: int, by: str) -> None:
@@ -375,11 +378,8 @@ def resume(run: Run, *, reason: str, actor: Actor) -> None:
     unhold(run)
 
 
-def last_step_number(run: int, *, more: int) -> int:
-    """Count `more` steps of a locked run; the number of the last of them."""
-    return int(
-        sql.fetch_row("UPDATE runs_run SET step_seq = step_seq + %s WHERE id = %s RETURNING step_seq", [more, run])[0]
-    )
+# Counts so many more steps of a locked run, as a part of the statement that makes them: (how many, run).
+COUNT_STEPS = "UPDATE runs_run SET step_seq = step_seq + %s WHERE id = %s RETURNING id, step_seq"
 
 
 def mark_thought(run: int) -> None:

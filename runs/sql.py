@@ -1,9 +1,12 @@
 """The writers' way to the database: plain SQL on Django's connection, with types that are true of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import connection
+from django.db.models import Model
 from psycopg.types.json import Jsonb
 
 from runs.sanitise import clean_json
@@ -37,6 +40,49 @@ def fetch_row(statement: str, params: Params = ()) -> tuple[Any, ...]:
     if row is None:
         raise LookupError(f"no row from: {statement}")
     return row
+
+
+def load[M: Model](model: type[M], rest: str, params: Params = ()) -> list[M]:
+    """The rows of a model that a WHERE clause chooses, with what follows it (ORDER BY, FOR NO KEY UPDATE).
+
+    For what is read at every step: Django would put the same statement together anew each time.
+    """
+    return build(model, fetch_all(f"SELECT {columns(model)} FROM {model._meta.db_table} WHERE {rest}", params))
+
+
+def lock[M: Model](model: type[M], ident: int) -> M:
+    """One row by its id, locked FOR NO KEY UPDATE. Raises: ObjectDoesNotExist."""
+    found = load(model, "id = %s FOR NO KEY UPDATE", [ident])
+    if not found:
+        raise ObjectDoesNotExist(f"{model.__name__} {ident}")
+    return found[0]
+
+
+@cache
+def columns(model: type[Model], alias: str = "") -> str:
+    """The columns of a model as `build` takes them: for a SELECT, or a RETURNING."""
+    of = f"{alias}." if alias else ""
+    return ", ".join(f'{of}"{field.column}"' for field in model._meta.concrete_fields)
+
+
+def build[M: Model](model: type[M], rows: Sequence[Sequence[Any]]) -> list[M]:
+    """The objects of rows that have the `columns` of a model."""
+    names, converters = _reading(model)
+    built = []
+    for row in rows:
+        values = list(row)
+        for place, convert in converters:
+            values[place] = convert(values[place], None, connection)
+        built.append(model.from_db(connection.alias, names, values))
+    return built
+
+
+@cache
+def _reading(model: type[Model]) -> tuple[list[str], list[tuple[int, Callable[..., Any]]]]:
+    """The attributes of a model in the order of its columns, and what makes Python values of those that need it."""
+    fields = model._meta.concrete_fields
+    converters = [(place, field.from_db_value) for place, field in enumerate(fields) if hasattr(field, "from_db_value")]
+    return [field.attname for field in fields], converters
 
 
 def jsonb(value: object) -> Jsonb | None:

@@ -51,21 +51,21 @@ def plan_all(run: Run, asked: Sequence[Asked], *, actor: Actor = AGENT) -> list[
     require_transaction()
     if not asked:
         return []
-    last = lifecycle.last_step_number(run.pk, more=len(asked))
-    numbers = range(last - len(asked) + 1, last + 1)
     rows = sql.fetch_all(
-        "INSERT INTO runs_step (run_id, number, kind, state, reply_to_id, place, call_id, tool, contract, asked,"
+        f"WITH counted AS ({lifecycle.COUNT_STEPS})"
+        " INSERT INTO runs_step (run_id, number, kind, state, reply_to_id, place, call_id, tool, contract, asked,"
         " arguments, because, rests_on, again, fact_id, subject_id, rounds, gate_reason, waiting_for, waiting_on,"
         " wait_note, and_then, tries, tries_granted, error, usd, created_at)"
-        " SELECT %s, number, kind, 'planned', reply_to, place, call_id, tool, contract, arguments, arguments, because,"
-        " rests_on, again, fact, subject, 0, '', '', '', '', '', 0, 0, '', 0, lw_now()"
-        " FROM unnest(%s::int[], %s::text[], %s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::jsonb[],"
+        " SELECT counted.id, step_seq - %s + nth, kind, 'planned', reply_to, place, call_id, tool, contract, arguments,"
+        " arguments, because, rests_on, again, fact, subject, 0, '', '', '', '', '', 0, 0, '', 0, lw_now()"
+        " FROM counted, unnest(%s::text[], %s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::jsonb[],"
         " %s::text[], %s::jsonb[], %s::text[], %s::bigint[], %s::bigint[])"
-        " AS asked(number, kind, reply_to, place, call_id, tool, contract, arguments, because, rests_on, again, fact,"
-        " subject) ORDER BY number RETURNING id",
+        " WITH ORDINALITY AS asked(kind, reply_to, place, call_id, tool, contract, arguments, because, rests_on, again,"
+        f" fact, subject, nth) ORDER BY nth RETURNING {sql.columns(Step)}",
         [
+            len(asked),
             run.pk,
-            list(numbers),
+            len(asked),
             [str(a.kind) for a in asked],
             [a.reply_to for a in asked],
             [a.place for a in asked],
@@ -80,27 +80,42 @@ def plan_all(run: Run, asked: Sequence[Asked], *, actor: Actor = AGENT) -> list[
             [a.subject for a in asked],
         ],
     )
-    idents = [row[0] for row in rows]
+    planned = sql.build(Step, rows)
+    for step in planned:
+        step.run = run
     append_all(
         "step.planned",
         actor=actor,
         run=run.pk,
-        entries=[
-            (ident, {"number": number, "kind": a.kind, "tool": a.tool})
-            for ident, number, a in zip(idents, numbers, asked, strict=True)
-        ],
+        entries=[(step.pk, {"number": step.number, "kind": step.kind, "tool": step.tool}) for step in planned],
     )
-    return list(Step.objects.filter(pk__in=idents).order_by("number"))
+    return planned
 
 
 def lock(step: int) -> Step:
     """Lock a step; its run is locked already (lock order)."""
     require_transaction()
-    return Step.objects.select_for_update(of=("self",), no_key=True).get(pk=step)
+    return sql.lock(Step, step)
 
 
 def open_steps(run: Run) -> list[Step]:
-    return list(run.steps.filter(state__in=STEP_OPEN).order_by("number"))
+    return _load_open(run, "ORDER BY number")
+
+
+def lock_open(run: Run) -> list[Step]:
+    """Lock all open steps of a locked run."""
+    require_transaction()
+    return _load_open(run, "ORDER BY id FOR NO KEY UPDATE")
+
+
+def _load_open(run: Run, rest: str) -> list[Step]:
+    found = sql.load(Step, f"run_id = %s AND state IN ({_OPEN}) {rest}", [run.pk])
+    for step in found:
+        step.run = run
+    return found
+
+
+_OPEN = ", ".join(f"'{state}'" for state in sorted(STEP_OPEN))
 
 
 def wait(
@@ -259,17 +274,37 @@ def open_attempt(
     approval: int | None = None,
 ) -> Attempt:
     """Count a try, and open it, before any work. begin_within_s: how long what was judged now holds."""
-    _move(step, StepState.TAKEN, "tries = tries + 1, began_at = coalesce(began_at, lw_clock()), error = ''", [])
-    ident, number = sql.fetch_row(
-        "INSERT INTO runs_attempt (step_id, run_id, number, epoch, holder, performer, key_id, approval_id, outcome,"
+    require_transaction()
+    if StepState.TAKEN not in STEP_MOVES[StepState(step.state)]:
+        raise WrongState(f"Step {step.number} of run {step.run_id}", step.state, StepState.TAKEN)
+    rows = sql.fetch_all(
+        "WITH taken AS (UPDATE runs_step SET state = 'taken', tries = tries + 1, began_at = coalesce(began_at, lw_clock()),"
+        " error = '' WHERE id = %s AND state = %s RETURNING id, run_id, tries)"
+        " INSERT INTO runs_attempt (step_id, run_id, number, epoch, holder, performer, key_id, approval_id, outcome,"
         " taken_at, lease_until, begin_by, timeout_s, visible_within_s, error, late)"
         " SELECT id, run_id, tries, %s, %s, %s, %s, %s, 'open', lw_clock(),"
         " clock_timestamp() + make_interval(secs => %s), clock_timestamp() + make_interval(secs => %s), %s, %s, '', false"
-        " FROM runs_step WHERE id = %s RETURNING id, number",
-        [epoch, holder, performer, key, approval, lease_s, begin_within_s, timeout_s, visible_within_s, step.pk],
+        f" FROM taken RETURNING {sql.columns(Attempt)}",
+        [
+            step.pk,
+            step.state,
+            epoch,
+            holder,
+            performer,
+            key,
+            approval,
+            lease_s,
+            begin_within_s,
+            timeout_s,
+            visible_within_s,
+        ],
     )
-    append("step.taken", run=step.run_id, step=step.pk, after={"attempt": number, "key": key})
-    return Attempt.objects.get(pk=ident)
+    if not rows:
+        raise WrongState(f"Step {step.number} of run {step.run_id}", "changed by another", StepState.TAKEN)
+    step.state = StepState.TAKEN
+    (attempt,) = sql.build(Attempt, rows)
+    append("step.taken", run=step.run_id, step=step.pk, after={"attempt": attempt.number, "key": key})
+    return attempt
 
 
 def begin(attempt: int) -> bool:
@@ -326,7 +361,30 @@ _BEGIN = f"""
 
 def lock_attempt(attempt: int) -> Attempt:
     require_transaction()
-    return Attempt.objects.select_for_update(of=("self",), no_key=True).get(pk=attempt)
+    return sql.lock(Attempt, attempt)
+
+
+def lock_try(attempt: int) -> tuple[Run, Step, Attempt]:
+    """Lock a try with its run and step, in the order of all locks, in one statement. Raises: Attempt.DoesNotExist."""
+    require_transaction()
+    row = sql.fetch_one(_LOCK_TRY, [attempt])
+    if row is None:
+        raise Attempt.DoesNotExist(f"Attempt {attempt}")
+    after_run = len(Run._meta.concrete_fields)
+    after_step = after_run + len(Step._meta.concrete_fields)
+    (run,) = sql.build(Run, [row[:after_run]])
+    (step,) = sql.build(Step, [row[after_run:after_step]])
+    (found,) = sql.build(Attempt, [row[after_step:]])
+    step.run = run
+    return run, step, found
+
+
+# Each row is read again once its lock was waited for. They are locked in the order in which they are named.
+_LOCK_TRY = f"""
+    SELECT {sql.columns(Run, "r")}, {sql.columns(Step, "s")}, {sql.columns(Attempt, "a")}
+    FROM runs_attempt a JOIN runs_step s ON s.id = a.step_id JOIN runs_run r ON r.id = a.run_id
+    WHERE a.id = %s FOR NO KEY UPDATE OF r, s, a
+"""
 
 
 def close_attempt(

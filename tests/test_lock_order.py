@@ -46,18 +46,20 @@ RANKS = {"switch": 0, "run": 1, "row": 2, "lock": 3, "budget": 4}
 ROWS = ("step", "attempt", "approval", "fact", "key")
 
 
-def rank_of(statement: str) -> str | None:
-    """Which kind of lock a statement takes, if it is one of those that order matters for."""
+def ranks_of(statement: str) -> list[str]:
+    """Which kinds of locks a statement takes, in its order, as far as order matters for them."""
     if "pg_advisory_xact_lock" in statement:
-        return "switch"
+        return ["switch"]
     if "INTO runs_lock" in statement:
-        return "lock"
-    locked = re.search(r"FOR NO KEY UPDATE", statement)
-    table = re.search(r"""(?:FROM|UPDATE) "?runs_(\w+)"?""", statement)
-    if table and (locked or statement.startswith("UPDATE")):
-        name = table.group(1)
-        return "row" if name in ROWS else name if name in RANKS else None
-    return None
+        return ["lock"]
+    aliases = {alias: name for name, alias in re.findall(r"""(?:FROM|JOIN) "?runs_(\w+)"? (\w)\b""", statement)}
+    if several := re.search(r"FOR NO KEY UPDATE OF (\w(?:, \w)+)", statement):
+        names = [aliases[alias] for alias in several.group(1).split(", ")]
+    else:
+        locked = "FOR NO KEY UPDATE" in statement or statement.startswith("UPDATE")
+        table = re.search(r"""(?:FROM|UPDATE) "?runs_(\w+)"?""", statement)
+        names = [table.group(1)] if table and locked else []
+    return ["row" if name in ROWS else name for name in names if name in ROWS or name in RANKS]
 
 
 @contextmanager
@@ -67,13 +69,13 @@ def watched() -> Iterator[list[list[str]]]:
     marks: list[Any] = []
 
     def watch(execute: Callable[..., Any], statement: str, params: Any, many: bool, context: Any) -> Any:
-        rank = rank_of(statement)
-        if rank is not None and connection.in_atomic_block:
+        ranks = ranks_of(statement)
+        if ranks and connection.in_atomic_block:
             # Django begins a new list of hooks with each transaction.
             if not marks or marks[-1] is not connection.run_on_commit:
                 marks.append(connection.run_on_commit)
                 transactions.append([])
-            transactions[-1].append(rank)
+            transactions[-1] += ranks
         return execute(statement, params, many, context)
 
     with connection.execute_wrapper(watch):

@@ -1,7 +1,7 @@
 """Plain reads in one statement each: the same record as the general path leaves, and a no wherever something stands
 against the next one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from runs import operations, sql
+from runs import budgets, operations, sql
 from runs.agents import get_agent
 from runs.allowances import Terms
 from runs.engine import reads
 from runs.engine.sweep import sweep_once
 from runs.engine.toolhost import Outcome
+from runs.engine.toolwire import Perform
 from runs.models import Attempt, JournalEntry, LedgerEntry, Run, Step
 from runs.states import AttemptOutcome, RunState, StepKind, StepState, WaitingFor
 from tests.engine_tools import Engine, call, engine, shop_process, workers
@@ -40,16 +41,16 @@ def after_call(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[int
     """Do something when the n-th read has returned and is not settled yet."""
 
     def arrange(nth: int, act: Callable[[], object]) -> None:
-        perform, seen = engine.worker.tools.perform, [0]
+        perform_each, seen = engine.worker.tools.perform_each, [0]
 
-        def performing(asked: Any, **kwargs: Any) -> Outcome:
-            outcome = perform(asked, **kwargs)
-            seen[0] += asked.tool == "read_order"
-            if seen[0] == nth and asked.tool == "read_order":
-                act()
-            return outcome
+        def performing(asked: Any, **kwargs: Any) -> Iterator[tuple[Perform, Outcome]]:
+            for read, outcome in perform_each(asked, **kwargs):
+                seen[0] += read.tool == "read_order"
+                if seen[0] == nth and read.tool == "read_order":
+                    act()
+                yield read, outcome
 
-        monkeypatch.setattr(engine.worker.tools, "perform", performing)
+        monkeypatch.setattr(engine.worker.tools, "perform_each", performing)
 
     return arrange
 
@@ -222,6 +223,99 @@ def test_only_plain_reads_are_taken_this_way(agent: dict[str, Any], step: dict[s
     other = Step(**{"kind": StepKind.ACT, "tool": "read_order", "contract": contract, "number": 2} | step)
     assert len(reads.leading(scripted, [plain, plain])) == 2
     assert len(reads.leading(replace(scripted, **agent), [plain, other])) == (0 if agent else 1)
+
+
+def together(run: Run) -> list[list[int]]:
+    """The numbers of the reads that were taken in one statement."""
+    taken: dict[Any, list[int]] = {}
+    for number, at in (
+        Attempt.objects.filter(run=run, number=1, step__kind=StepKind.ACT)
+        .order_by("pk")
+        .values_list("step__number", "taken_at")
+    ):
+        taken.setdefault(at, []).append(number)
+    return list(taken.values())
+
+
+class TestWhileOthersWait:
+    """Quick reads of one reply are taken several at a time."""
+
+    @pytest.fixture(autouse=True)
+    def _other(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(reads, "_TOGETHER_S", 60.0)  # on a busy machine nothing is quick
+        other = engine.start([])
+        sql.execute("UPDATE runs_run SET priority = -1 WHERE id = %s", [other.pk])  # its turn comes last
+
+    def test_they_leave_the_same_record(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        order = engine.order()
+        quick = engine.go(start(engine, order, count=9))
+        with monkeypatch.context() as patch:
+            patch.setattr(reads, "leading", lambda agent, ready: [])
+            general = engine.go(start(engine, order, count=9))
+        assert [len(group) for group in together(quick)] == [1, 2, 4, 2]
+        one, other = record(quick), record(general)
+        for each in (one, other):  # side by side: in another order
+            each["journal"].sort(key=lambda entry: int(entry["step"]))
+        assert one == other
+        numbers = list(JournalEntry.objects.filter(run=quick).order_by("seq").values_list("seq", flat=True))
+        assert numbers == list(range(1, len(numbers) + 1))
+
+    def test_one_that_kills_its_process_charges_its_neighbours_nothing(self, engine: Engine) -> None:
+        gives = [call("give", value=place) for place in range(4)]
+        run = engine.go_on(engine.start([*gives, call("die"), *gives]))
+        (deadly,) = engine.steps(run, "die")
+        assert [deadly.number - 1, deadly.number, deadly.number + 1, deadly.number + 2] in together(run)
+        assert run.waiting_for == WaitingFor.FAILURE
+        assert {step.state for step in engine.steps(run, "give")} == {StepState.DONE}
+        outcomes = list(Attempt.objects.filter(run=run, step__tool="give").values_list("outcome", flat=True))
+        assert set(outcomes) == {AttemptOutcome.DONE, AttemptOutcome.NOT_BEGUN}
+        assert outcomes.count(AttemptOutcome.DONE) == 8
+        died = Attempt.objects.filter(run=run, step__tool="die").values_list("outcome", flat=True)
+        assert list(died) == [AttemptOutcome.DEAD] * 3
+        assert not budgets.mismatches()
+
+    def test_what_returned_is_settled_while_the_one_behind_it_takes_its_time(self, engine: Engine) -> None:
+        gives = [call("give", value=place) for place in range(4)]
+        run = engine.go(engine.start([*gives, call("linger", for_s=0.7, heed=False)]))
+        (slow,) = engine.steps(run, "linger")
+        before = engine.steps(run, "give")[-1]
+        assert [before.number, slow.number] in together(run)
+        assert before.ended_at is not None
+        assert slow.ended_at is not None
+        assert before.ended_at < slow.ended_at
+
+    def test_a_stop_lets_those_in_hand_be_recorded_and_takes_no_other(
+        self, engine: Engine, after_call: Callable[[int, Callable[[], object]], None]
+    ) -> None:
+        run = start(engine, engine.order(), count=12)
+        after_call(5, lambda: operations.stop_run(run.pk, reason="enough", by=engine.person))
+        engine.go(run)
+        assert run.state == RunState.STOPPED
+        assert run.drained_at is not None
+        assert counted(run) == {StepState.DONE: 7, StepState.VOID: 5}
+        assert Attempt.objects.filter(run=run, step__tool="read_order").count() == 7
+        assert run.budget.steps_reserved == 0
+
+    def test_a_budget_that_is_too_small_for_all_lets_as_many_be_done_as_it_allows(self, engine: Engine) -> None:
+        run = start(engine, engine.order(), count=9)
+        operations.set_budget(run.pk, {"steps": 6}, reason="small", by=engine.person)  # the first thought is one
+        engine.go(run)
+        assert (run.state, run.waiting_for) == (RunState.WAITING, WaitingFor.BUDGET)
+        assert counted(run) == {StepState.DONE: 5, StepState.WAITING: 4}
+
+    def test_one_that_fails_is_tried_again_and_the_others_are_done_once(self, engine: Engine) -> None:
+        order = engine.order()
+        orders = [order, order, order, "none-such", order, order]
+        run = engine.go_on(engine.start([call("read_order", order=each) for each in orders]))
+        assert run.state == RunState.SUCCEEDED
+        assert counted(run) == {StepState.DONE: 5, StepState.FAILED: 1}
+        tries = Attempt.objects.filter(run=run, step__tool="read_order")
+        assert tries.count() == 5 + 2
+
+
+def test_alone_a_run_has_one_read_in_flight(engine: Engine) -> None:
+    run = engine.go(start(engine, engine.order()))
+    assert [len(group) for group in together(run)] == [1, 1, 1, 1]
 
 
 def record(run: Run) -> dict[str, list[dict[str, Any]]]:

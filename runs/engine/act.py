@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.db import transaction
 
-from runs import approvals, budgets, clock, course, facts, keys, lifecycle, locks, sql, steps, switches
+from runs import approvals, budgets, clock, course, facts, journal, keys, lifecycle, locks, sql, steps, switches
 from runs.agents import Agent, BadArguments, Effect, Tool, get_agent
 from runs.engine import builtin, doubt, failpoints, freshen, gate
 from runs.engine.hand import Hand, later
@@ -67,7 +67,7 @@ def _take(hand: Hand, step_id: int) -> Taken | None:
     """One transaction, lock then judge: everything that allows the call, and the call taken. None: not now."""
     performer = hand.ready_tools()
     before = clock.boottime()
-    with transaction.atomic(durable=True):
+    with transaction.atomic(durable=True), journal.together():
         switches.lock_shared()
         run = lifecycle.lock_held(hand.claim)
         step = steps.lock(step_id)
@@ -107,7 +107,7 @@ def _execute_builtin(hand: Hand, run: Run, step: Step, agent: Agent) -> None:
     """
     first = step.tries == 0
     try:
-        with transaction.atomic():
+        with transaction.atomic(), journal.together():
             attempt = _count_builtin(hand, run, step) if first else None
             _do_builtin(run, step, agent)
             if attempt is not None:
@@ -138,7 +138,7 @@ def _count_builtin(hand: Hand, run: Run, step: Step) -> Attempt:
 
 def _do_builtin(run: Run, step: Step, agent: Agent) -> None:
     try:
-        with transaction.atomic():
+        with transaction.atomic(), journal.together():
             outcome = builtin.execute(run, step, agent)
     except LongwatchError as refusal:
         steps.close(step, StepState.REFUSED, error=str(refusal))
@@ -268,7 +268,7 @@ def _take_now(
         return None
     amounts = budgets.Amounts(steps=1, effects=int(tool.acts))
     try:
-        with transaction.atomic():
+        with transaction.atomic(), journal.together():
             budgets.check_working(run.pk)
             if approval is not None and approval.state == ApprovalState.APPROVED:
                 approvals.consume(approval)

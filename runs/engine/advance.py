@@ -1,19 +1,21 @@
 """The slice: one claimed run is advanced until it must wait, has used its share of time, or is not held any more."""
 
 import logging
+import uuid
+from dataclasses import dataclass, fields
 from enum import Enum, auto
 
 from django.db import InterfaceError, OperationalError, transaction
 
-from runs import allowances, course, lifecycle, operations, sql, steps, switches
+from runs import allowances, clock, course, journal, lifecycle, operations, sql, steps, switches
 from runs.agents import get_agent
-from runs.engine import act, check, decide, finish, freshen, progress, reads, think
+from runs.engine import act, check, decide, finish, freshen, harmless, progress, reads, think
 from runs.engine.hand import Hand
 from runs.engine.toolhost import CannotStart
 from runs.engine.waits import ask_about_failure, wait_for_contract, wait_for_place
 from runs.errors import Lost, UnknownAgent
 from runs.models import Run, Step
-from runs.states import RUN_FINAL, RunState, StepKind, StepState
+from runs.states import RUN_FINAL, STEP_OPEN, RunState, StepKind, StepState
 
 log = logging.getLogger(__name__)
 
@@ -31,18 +33,19 @@ def advance(hand: Hand) -> None:
     """Advance a claimed run. A run that someone else holds by now is let go without a change."""
     try:
         while True:
-            ready = _choose(hand)
-            if ready is Next.OVERDUE:
+            chosen = _choose_next(hand)
+            if chosen is Next.OVERDUE:
                 expire(hand.claim.run)
                 return
-            if ready is Next.UNFINISHED:
+            if chosen is Next.UNFINISHED:
                 _end_unfinished(hand)
                 return
-            if isinstance(ready, Next):
+            if isinstance(chosen, Next):
                 return
-            step = ready[0]
+            step = chosen.step if isinstance(chosen, harmless.Taken) else chosen[0]
             try:
-                _work(hand, ready)
+                if _work(hand, chosen):
+                    return
             except _PASSING:
                 raise
             except Exception as error:
@@ -56,22 +59,41 @@ def advance(hand: Hand) -> None:
         log.info("%s", lost.message)
 
 
-def _choose(hand: Hand) -> list[Step] | Next:
-    """Guard, then choose what can be done now, in order; or park the run, in the transaction that found nothing."""
-    with transaction.atomic(durable=True):
+def _choose_next(hand: Hand) -> list[Step] | harmless.Taken | Next:
+    """What comes next. What breaks when it is taken at once breaks again by itself, where a person is asked about it."""
+    if (performer := hand.tools.living()) is not None:
+        try:
+            return _choose(hand, performer)
+        except _PASSING:
+            raise
+        except Exception:
+            log.exception("The thought of run %d cannot be taken at once", hand.claim.run)
+    return _choose(hand)
+
+
+def _choose(hand: Hand, performer: uuid.UUID | None = None) -> list[Step] | harmless.Taken | Next:
+    """Guard, then choose what can be done now, in order; or park the run, in the transaction that found nothing.
+
+    performer: the tool process, where the think step of an agent that decides by itself is to be taken at once.
+    """
+    before = clock.boottime()
+    with transaction.atomic(durable=True), journal.together():
         switches.lock_shared()
         run = lifecycle.lock_held(hand.claim)
-        if overdue(run):
+        look = _look_at(run)
+        if look.overdue:
             return Next.OVERDUE
         if run.paused_at is not None:
             _hold(run, f"paused: {run.pause_reason}")
             return Next.PARKED
-        if switch := switches.in_scope(run.pk):
-            _hold(run, f"switch {switch[0]}: {switch[1]}")
+        if look.switch:
+            _hold(run, f"switch {look.switch}")
             return Next.PARKED
-        course.expire_cards(run)
-        course.wake_due(run)
-        open_steps = steps.open_steps(run)
+        if look.cards:
+            course.expire_cards(run)
+        if look.wakes:
+            course.wake_due(run)
+        open_steps = steps.open_steps(run) if look.open else []
         try:
             agent = get_agent(run.agent)
         except UnknownAgent:
@@ -83,17 +105,22 @@ def _choose(hand: Hand) -> list[Step] | Next:
             wait_for_place(steps.lock(think_step.pk), full)
             course.rest(run, holding=True)
             return Next.PARKED
-        if not open_steps and freshen.check_ahead(run):
+        if not open_steps and look.away and freshen.check_ahead(run):
             open_steps = steps.open_steps(run)
         if not open_steps:
-            if think.has_thought_last(run):
+            if look.finishing and think.has_thought_last(run):
                 return Next.UNFINISHED
             if stall := progress.find_stall(run, agent):
                 ask_about_failure(run, steps.plan(run, steps.Asked(kind=StepKind.THINK)), "no progress", stall)
                 course.rest(run, holding=True)
                 return Next.PARKED
-            opened = think.open_step(run)
-            return [opened] if agent.decide is not None else Next.PARKED
+            opened = think.plan_step(run)
+            if agent.decide is None:
+                return Next.PARKED
+            if performer is None:
+                return [opened]
+            taken = harmless.take(hand, run, opened, decide.order, performer=performer, before=before)
+            return taken or [opened]
         ready = course.workable(open_steps)
         if not ready:
             course.rest(run, holding=True)
@@ -115,23 +142,70 @@ def _end_unfinished(hand: Hand) -> None:
         freed = course.end(tree, RunState.FAILED, reason=why)
     operations.wake_lock_waiters(freed)
     for ended in tree:
-        operations.wake_waiters_of_ended(ended.pk)
+        operations.wake_waiters_of_ended(ended)
 
 
-def _work(hand: Hand, ready: list[Step]) -> None:
-    step = ready[0]
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """What stands against a run or is due in it, besides what its row says; `switch`: scope and reason, or ""."""
+
+    overdue: bool
+    switch: str
+    open: bool
+    cards: bool
+    wakes: bool
+    finishing: bool
+    away: bool
+
+
+_OPEN = ", ".join(f"'{state}'" for state in sorted(STEP_OPEN))
+_LOOK = f"""
+    SELECT coalesce(least(r.expires_at, r.deadline_at) <= lw_clock(), false),
+        coalesce((SELECT s.scope || ': ' || s.reason FROM ({switches.in_scope_of("''")}) s), ''),
+        EXISTS (SELECT FROM runs_step o WHERE o.run_id = r.id AND o.state IN ({_OPEN})),
+        EXISTS (SELECT FROM runs_approval a WHERE a.run_id = r.id AND a.state IN ('pending', 'approved')
+                AND a.effective_at IS NULL AND a.expires_at <= lw_clock()),
+        EXISTS (SELECT FROM runs_step w WHERE w.run_id = r.id AND w.state = 'waiting' AND w.wake_at <= lw_clock()),
+        EXISTS (SELECT FROM runs_budget b WHERE b.run_id = r.id AND b.finish_asked_at IS NOT NULL),
+        coalesce(r.last_thought_at <= lw_clock() - make_interval(secs => {freshen.AWAY_S}), false)
+    FROM runs_run r WHERE r.id = %s
+"""
+
+
+_LOOKED_FOR = [field.name for field in fields(_Look)]
+
+
+def _look_at(run: Run) -> _Look:
+    return _Look(**dict(zip(_LOOKED_FOR, sql.fetch_row(_LOOK, [run.pk]), strict=True)))
+
+
+def _work(hand: Hand, chosen: list[Step] | harmless.Taken) -> bool:
+    """Do what was chosen, as far as it goes now. True: the run has ended with it."""
+    if isinstance(chosen, harmless.Taken):
+        # Reads that were decided on are begun at once: what is judged before a choice is judged there too.
+        _read(hand, decide.carry_out(hand, chosen))
+        return False
+    step = chosen[0]
     match step.kind:
         case StepKind.ACT:
-            agent = get_agent(step.run.agent)
-            plain = reads.leading(agent, ready)
-            if not plain or not reads.advance_reads(hand, agent, plain):
+            if not _read(hand, chosen):
                 act.advance_act(hand, step.pk)
         case StepKind.CHECK | StepKind.RECONCILE:
             check.advance_check(hand, step.pk)
         case StepKind.FINISH:
-            finish.advance_finish(hand, step.pk)
+            return finish.advance_finish(hand, step.pk, get_agent(step.run.agent))
         case _:
             decide.advance_decide(hand, step.pk)
+    return False
+
+
+def _read(hand: Hand, ready: list[Step]) -> bool:
+    """Do the plain reads at the head of what is ready. False: there is none, or something stands against the first."""
+    if not ready or hand.used_up:
+        return False
+    agent = get_agent(ready[0].run.agent)
+    plain = reads.leading(agent, ready)
+    return bool(plain) and reads.advance_reads(hand, agent, plain)
 
 
 def _ask_about(hand: Hand, step_id: int, error: Exception) -> None:
@@ -185,5 +259,5 @@ def expire(run: int) -> bool:
         freed = course.end(tree, RunState.EXPIRED, reason=reason)
     operations.wake_lock_waiters(freed)
     for ended in tree:
-        operations.wake_waiters_of_ended(ended.pk)
+        operations.wake_waiters_of_ended(ended)
     return True

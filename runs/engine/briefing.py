@@ -1,7 +1,8 @@
 """What an agent decides on: built from the tables at every think, never from a transcript.
 
 The stable part comes first (goal, constraints, inputs, the log of finished steps) so that a prompt cache can keep it; what
-is only true now comes last (facts, work, notices, budget, time). Queries are a fixed number, whatever the run's size.
+is only true now comes last (facts, work, notices, budget, time). Queries are a fixed number, whatever the run's size: the
+first one says which of the others have an answer.
 """
 
 from dataclasses import asdict, dataclass
@@ -34,8 +35,8 @@ def build(run: int, *, at: datetime | None = None, shares: Shares | None = None)
     head = briefing_now.read_head(run, at)
     effects = briefing_log.list_effects(get_agents().get(head.agent))
     steps = briefing_log.read_steps(run)
-    items = briefing_now.read_items(run, steps.numbers)
-    decided = briefing_notices.read_decisions(run)
+    items = briefing_now.read_items(run, steps.numbers) if "items" in head.holds else []
+    decided = briefing_notices.read_decisions(run) if "cards" in head.holds else {}
     fold = briefing_fold.choose(steps, items, effects, share=shares.log * 4)
     noticed = briefing_notices.choose_noticed(steps, items, effects, decided)
     details = briefing_log.read_details(run, [*fold.live, *noticed])
@@ -49,7 +50,7 @@ def build(run: int, *, at: datetime | None = None, shares: Shares | None = None)
         inputs=head.inputs,
         log=log.lines,
         log_blocks=log.blocks,
-        facts=briefing_now.read_facts(run, head.at, share=shares.facts * 4),
+        facts=briefing_now.read_facts(run, head.at, share=shares.facts * 4) if "facts" in head.holds else [],
         work=briefing_now.write_work(items),
         notices=briefing_notices.write_notices(head, steps, details, noticed, effects, decided),
         budget=briefing_now.read_budget(run),

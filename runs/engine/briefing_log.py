@@ -102,7 +102,8 @@ def read_steps(run: int) -> Steps:
 
 def read_details(run: int, numbers: Iterable[int]) -> dict[int, Detail]:
     """Read these steps as they are shown."""
-    rows = sql.fetch_all(_DETAILS, {"run": run, "numbers": sorted(set(numbers))})
+    wanted = sorted(set(numbers))
+    rows = sql.fetch_all(_DETAILS, {"run": run, "numbers": wanted}) if wanted else []
     results = _load_all(["null" if result is None or bytes_cut else result for _, _, result, bytes_cut, *_ in rows])
     return {
         number: Detail(

@@ -94,15 +94,19 @@ def write_notices(
 ) -> list[Notice]:
     """Amendments first, then the steps in order, then facts that changed, then the last reply."""
     rows = {row.number: row for row in steps.rows}
-    notices = _amendments(head) + _finishing(head)
+    notices = _amendments(head) if "amendments" in head.holds else []
+    if "finishing" in head.holds:
+        notices.append({"notice": "last_think", "reason": _LAST_THINK})
     for number in sorted(numbers):
         row, detail = rows[number], details.get(number)
         if row.kind != StepKind.THINK and detail is not None:
             notices += _step(row, detail, effects, decided.get(number))
-    notices += _changed_facts(head, steps.last_think)
-    notices += _children(head)
+    if "facts" in head.holds:
+        notices += _changed_facts(head, steps.last_think)
+    if "children" in head.holds:
+        notices += _children(head)
     notices += _last_reply(steps, details)
-    return notices + _asked_for_more(head.id, rows, effects)
+    return notices + (_asked_for_more(head.id, rows, effects) if "cards" in head.holds else [])
 
 
 def _unsettled(steps: Steps, odd: Sequence[Row], items: Sequence[Item], effects: Effects) -> list[Row]:
@@ -143,12 +147,6 @@ def _amendments(head: Head) -> list[Notice]:
         | ({"new": True} if head.told_at is None or at >= head.told_at else {})
         for text, by, at in rows
     ]
-
-
-def _finishing(head: Head) -> list[Notice]:
-    """A person let the run finish with what it has: the model has to know that it thinks for the last time."""
-    asked = sql.fetch_one("SELECT 1 FROM runs_budget WHERE run_id = %s AND finish_asked_at IS NOT NULL", [head.id])
-    return [{"notice": "last_think", "reason": _LAST_THINK}] if asked else []
 
 
 def _step(row: Row, detail: Detail, effects: Effects, decision: Decided | None) -> list[Notice]:

@@ -36,6 +36,7 @@ class Head:
     last_thought_at: datetime | None
     at: datetime
     told_at: datetime | None  # when the last settled think was told what it knew
+    holds: frozenset[str]  # which of `HOLDINGS` the run has any of; the others need not be asked for
 
 
 def read_head(run: int, at: datetime | None) -> Head:
@@ -55,6 +56,7 @@ def read_head(run: int, at: datetime | None) -> Head:
         last_thought_at=row[9],
         at=row[10],
         told_at=row[11],
+        holds=frozenset(name for name, held in zip(HOLDINGS, row[12:], strict=True) if held),
     )
 
 
@@ -215,10 +217,20 @@ def _time(moment: datetime, zone: ZoneInfo) -> str:
     return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") and zone.key == "UTC" else text
 
 
+HOLDINGS = {
+    "items": "FROM runs_workitem w WHERE w.run_id = r.id",
+    "facts": "FROM runs_fact f WHERE f.run_id = r.id",
+    "amendments": "FROM runs_amendment m WHERE m.run_id = r.id",
+    "cards": "FROM runs_approval p WHERE p.run_id = r.id",
+    "children": "FROM runs_run c WHERE c.parent_id = r.id",
+    "finishing": "FROM runs_budget b WHERE b.run_id = r.id AND b.finish_asked_at IS NOT NULL",
+}
+
 _HEAD = f"""
     SELECT r.id, r.uid, r.agent, r.goal, r.constraints::text, r.inputs::text, r.created_at, r.deadline_at,
            r.expires_at, r.last_thought_at, coalesce(%(at)s::timestamptz, lw_now()), coalesce(
-               (SELECT max(a.taken_at) FROM runs_attempt a WHERE a.step_id = t.id), t.began_at, t.created_at)
+               (SELECT max(a.taken_at) FROM runs_attempt a WHERE a.step_id = t.id), t.began_at, t.created_at),
+           {", ".join(f"EXISTS (SELECT {rest})" for rest in HOLDINGS.values())}
     FROM runs_run r LEFT JOIN LATERAL (
         SELECT s.id, s.began_at, s.created_at FROM runs_step s
         WHERE s.run_id = r.id AND s.kind = '{StepKind.THINK}' AND s.state = '{StepState.DONE}'

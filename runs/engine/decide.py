@@ -23,14 +23,26 @@ _TRIES = 3
 
 def advance_decide(hand: Hand, step_id: int) -> None:
     """Let the agent's own function decide what comes next."""
-    performed = harmless.perform(hand, step_id, _order)
+    performed = harmless.perform(hand, step_id, order)
     if performed is None:
         return
     attempt, outcome = performed
-    persist(lambda: _settle(hand, attempt, outcome))
+
+    def settle() -> None:
+        _settle(hand, attempt, outcome)
+
+    persist(settle)
 
 
-def _settle(hand: Hand, attempt: int, outcome: Outcome) -> None:
+def carry_out(hand: Hand, taken: harmless.Taken) -> list[Step]:
+    """The same for a try that was taken with the choice of it. Returns what was decided."""
+    outcome = harmless.carry_out(hand, taken)
+    decided: list[Step] = []
+    persist(lambda: decided.extend(_settle(hand, taken.call.attempt, outcome)))
+    return decided
+
+
+def _settle(hand: Hand, attempt: int, outcome: Outcome) -> list[Step]:
     report = harmless.result_of(outcome)
     if report is not None and isinstance(report.result, list):
         reply = think.Reply(
@@ -40,19 +52,20 @@ def _settle(hand: Hand, attempt: int, outcome: Outcome) -> None:
             amounts=budgets.Amounts(steps=1),
             pricing=budgets.Pricing(),
         )
-        think.settle(attempt, reply)
-        return
+        return think.settle(attempt, reply)
     with transaction.atomic(durable=True):
         settling = harmless.close(hand.claim, attempt, outcome)
         if settling is None:
-            return
+            return []
         if settling.counts:
             error = harmless.told(outcome) if report is None else "its decide function did not return a list of Ask"
             _failed(settling.run, settling.step, error)
         finish_late(settling.run, late=settling.late)
+    return []
 
 
-def _order(run: Run, step: Step, agent: Agent) -> Order | None:
+def order(run: Run, step: Step, agent: Agent) -> Order | None:
+    """What the tool process is asked for a think step."""
     built: dict[str, Any] = briefing.build(run.pk).__dict__
     return Order(function=Function.DECIDE, arguments=dict(built), timeout_s=_DECIDE_S)
 

@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 from django.db import transaction
 
-from runs import budgets, course, lifecycle, operations, steps
-from runs.agents import Agent, Claim, Json, get_agent
+from runs import budgets, course, journal, lifecycle, operations, steps
+from runs.agents import Agent, Claim, Json
 from runs.engine import harmless
 from runs.engine.hand import Hand, backoff, later
 from runs.engine.harmless import Order
@@ -26,31 +26,36 @@ _TRIES = 3
 _REFUTED = 3
 
 
-def advance_finish(hand: Hand, step_id: int) -> None:
-    """Verify a claim, and end the run if it stands."""
+def advance_finish(hand: Hand, step_id: int, agent: Agent) -> bool:
+    """Verify a claim, and end the run if it stands. True: it has ended."""
+    if agent.verify is None:
+        return _succeed(hand, step_id, Verified.NOT_VERIFIED, evidence=None)
     with transaction.atomic(durable=True):
         run = lifecycle.lock_held(hand.claim)
-        step = steps.lock(step_id)
-        open_items = list(WorkItem.objects.filter(run=run, state=WorkState.OPEN).order_by("pk"))
-        if open_items and budgets.is_finishing(run.pk):
-            for item in open_items:
-                why = "not done: the run finished with what it had"
-                lifecycle.close_work(item, state=WorkState.DROPPED, outcome=why, step=step.pk)
-        elif step.state == StepState.PLANNED and open_items:
-            named = ", ".join(f"{item.ref} ({item.title})" for item in open_items[:10])
-            steps.close(
-                step, StepState.REFUSED, error=f"{len(open_items)} work items are open: {named}. Close or drop them."
-            )
-            return
-    agent = get_agent(run.agent)
-    if agent.verify is None:
-        _succeed(hand, step_id, Verified.NOT_VERIFIED, evidence=None)
-        return
+        if not _has_done_its_work(run, steps.lock(step_id)):
+            return False
     performed = harmless.perform(hand, step_id, _order)
     if performed is None:
-        return
+        return False
     attempt, outcome = performed
     persist(lambda: _settle(hand, step_id, attempt, outcome))
+    return False
+
+
+def _has_done_its_work(run: Run, step: Step) -> bool:
+    """Whether no work item is open. Else the claim is refused; of a run that finishes with what it has, they are dropped."""
+    open_items = list(WorkItem.objects.filter(run=run, state=WorkState.OPEN).order_by("pk"))
+    if open_items and budgets.is_finishing(run.pk):
+        for item in open_items:
+            why = "not done: the run finished with what it had"
+            lifecycle.close_work(item, state=WorkState.DROPPED, outcome=why, step=step.pk)
+    elif step.state == StepState.PLANNED and open_items:
+        named = ", ".join(f"{item.ref} ({item.title})" for item in open_items[:10])
+        steps.close(
+            step, StepState.REFUSED, error=f"{len(open_items)} work items are open: {named}. Close or drop them."
+        )
+        return False
+    return True
 
 
 def _settle(hand: Hand, step_id: int, attempt: int, outcome: Outcome) -> None:
@@ -99,9 +104,9 @@ def _succeed(
     evidence: Json,
     attempt: int | None = None,
     outcome: Outcome | None = None,
-) -> None:
-    """End the run with its claim: its whole tree is locked first, child before parent."""
-    with transaction.atomic(durable=True):
+) -> bool:
+    """End the run with its claim: its whole tree is locked first, child before parent. True: it has ended."""
+    with transaction.atomic(durable=True), journal.together():
         tree = lifecycle.lock_with_descendants(hand.claim.run)
         run = tree[-1]
         if attempt is not None and outcome is not None:
@@ -111,10 +116,12 @@ def _succeed(
                     # Nobody else has it: whoever holds the run now verifies it again.
                     steps.wake(settling.step, why="its run had moved on while it was verified")
                 finish_late(run, late=True)
-                return
+                return False
         elif run.epoch != hand.claim.epoch or run.state != RunState.RUNNING:
             raise Lost(hand.claim.run, hand.claim.epoch)
         step = steps.lock(step_id)
+        if attempt is None and not _has_done_its_work(run, step):
+            return False
         claimed: dict[str, Json] = {
             "outcome": step.arguments.get("outcome"),
             "evidence": step.arguments.get("evidence"),
@@ -126,7 +133,8 @@ def _succeed(
         )
     operations.wake_lock_waiters(freed)
     for ended in tree:
-        operations.wake_waiters_of_ended(ended.pk)
+        operations.wake_waiters_of_ended(ended)
+    return True
 
 
 def _not_accepted(run: Run, step: Step, outcome: Outcome) -> None:

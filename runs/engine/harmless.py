@@ -1,12 +1,13 @@
 """A try that changes nothing outside: a check, a look-up, a verification, a decision. Taken, performed and closed alike."""
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from django.conf import settings
 from django.db import transaction
 
-from runs import budgets, clock, lifecycle, steps, switches
+from runs import budgets, clock, journal, lifecycle, steps, switches
 from runs.agents import Agent, Json, get_agent
 from runs.engine import failpoints
 from runs.engine.hand import Hand
@@ -30,61 +31,81 @@ class Order:
     timeout_s: float
 
 
-def perform(
-    hand: Hand, step_id: int, order_of: Callable[[Run, Step, Agent], Order | None]
-) -> tuple[int, Outcome] | None:
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """A try that was taken."""
+
+    step: Step
+    call: Perform
+
+
+type OrderOf = Callable[[Run, Step, Agent], Order | None]
+
+
+def perform(hand: Hand, step_id: int, order_of: OrderOf) -> tuple[int, Outcome] | None:
     """Take a try of a planned step and perform what `order_of` says of it, locked; None: nothing was taken."""
-    performer = hand.ready_tools()
-    before = clock.boottime()
-    with transaction.atomic(durable=True):
+    performer, before = hand.ready_tools(), clock.boottime()
+    with transaction.atomic(durable=True), journal.together():
         switches.lock_shared()
         run = lifecycle.lock_held(hand.claim)
         step = steps.lock(step_id)
         # Engaged since this step was chosen: whoever chooses next holds the run.
         if step.state != StepState.PLANNED or run.paused_at is not None or switches.in_scope(run.pk):
             return None
-        order = order_of(run, step, get_agent(run.agent))
-        if order is None:
-            return None
-        if switch := switches.in_scope(run.pk, order.tool):
-            wait_for_switch(step, *switch)
-            return None
-        try:
-            with transaction.atomic():
-                budgets.check_working(run.pk)
-                attempt = steps.open_attempt(
-                    step,
-                    epoch=run.epoch,
-                    holder=hand.worker,
-                    performer=performer,
-                    lease_s=settings.LEASE_S,
-                    begin_within_s=settings.LEASE_S,
-                    timeout_s=order.timeout_s,
-                )
-                budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk)
-        except OverBudget as short:
-            step.refresh_from_db()
-            wait_for_budget(run, step, short)
-            return None
-    failpoints.reach(f"{step.kind}.taken")
-    outcome = hand.tools.perform(
-        Perform(
-            attempt=attempt.pk,
-            agent=run.agent,
-            function=order.function,
-            tool=order.tool,
-            arguments=order.arguments,
-            key=order.key,
-            run=run.pk,
-            step=step.number,
-            begin_by=before + settings.LEASE_S,
-            timeout_s=order.timeout_s,
-            look=False,
-        ),
-        tick=lambda: hand.tick(attempt.pk),
+        taken = take(hand, run, step, order_of, performer=performer, before=before)
+    return None if taken is None else (taken.call.attempt, carry_out(hand, taken))
+
+
+def take(hand: Hand, run: Run, step: Step, order_of: OrderOf, *, performer: uuid.UUID, before: float) -> Taken | None:
+    """Take a try of a planned step, locked and judged; None: there is nothing to perform, or no budget for it.
+
+    before: this machine's clock before the transaction began.
+    """
+    order = order_of(run, step, get_agent(run.agent))
+    if order is None:
+        return None
+    if order.tool and (switch := switches.in_scope(run.pk, order.tool)):
+        wait_for_switch(step, *switch)
+        return None
+    try:
+        with transaction.atomic(), journal.together():
+            budgets.check_working(run.pk)
+            attempt = steps.open_attempt(
+                step,
+                epoch=run.epoch,
+                holder=hand.worker,
+                performer=performer,
+                lease_s=settings.LEASE_S,
+                begin_within_s=settings.LEASE_S,
+                timeout_s=order.timeout_s,
+            )
+            budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk)
+    except OverBudget as short:
+        step.refresh_from_db()
+        wait_for_budget(run, step, short)
+        return None
+    call = Perform(
+        attempt=attempt.pk,
+        agent=run.agent,
+        function=order.function,
+        tool=order.tool,
+        arguments=order.arguments,
+        key=order.key,
+        run=run.pk,
+        step=step.number,
+        begin_by=before + settings.LEASE_S,
+        timeout_s=order.timeout_s,
+        look=False,
     )
-    failpoints.reach(f"{step.kind}.returned")
-    return attempt.pk, outcome
+    return Taken(step=step, call=call)
+
+
+def carry_out(hand: Hand, taken: Taken) -> Outcome:
+    """Have a taken try performed."""
+    failpoints.reach(f"{taken.step.kind}.taken")
+    outcome = hand.tools.perform(taken.call, tick=lambda: hand.tick(taken.call.attempt))
+    failpoints.reach(f"{taken.step.kind}.returned")
+    return outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +127,7 @@ class Settling:
 
 def close(claim: Claim, attempt_id: int, outcome: Outcome) -> Settling | None:
     """Lock a run, step and attempt, close the attempt and book it. None: it is settled already."""
-    run = lifecycle.lock(claim.run)
-    step = steps.lock(Attempt.objects.values_list("step_id", flat=True).get(pk=attempt_id))
-    attempt = steps.lock_attempt(attempt_id)
+    run, step, attempt = steps.lock_try(attempt_id)
     if attempt.outcome != AttemptOutcome.OPEN and attempt.outcome not in MAY_HAVE_ACTED:
         return None
     late = run.epoch != claim.epoch or run.state in RUN_FINAL or attempt.outcome != AttemptOutcome.OPEN

@@ -44,6 +44,8 @@ def find_stall(run: Run, agent: Agent) -> str:
     Progress is a call with a result that was not there before, a new value of a fact, work opened or closed, an
     answer, or a long wait; over `agent.patience` thinks there has to be some.
     """
+    if run.step_seq < agent.patience:
+        return ""
     found = sql.fetch_one(_STALLED, {"run": run.pk, "most": agent.patience, "long": _LONG_WAIT_S})
     if found is None:
         return ""

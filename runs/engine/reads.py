@@ -1,30 +1,36 @@
 """Plain reads, one after another: what returned is settled, and the next one taken, in one statement.
 
 A read that needs no approval, rests on no fact and is tried for the first time is most of what agents do, and most of
-what the general path (`act`, `settle`) would ask the database about cannot apply to it. `lw_read_on` (migration 0009)
+what the general path (`act`, `settle`) would ask the database about cannot apply to it. `lw_read_on` (migration 0015)
 does the same moves by the same rules, in one round trip and one commit; it says no wherever anything is out of the
 ordinary, and then the general path decides. tests/test_reads.py holds the two against each other.
+
+While other runs wait for a worker, quick reads of one reply are taken several at a time: they run side by side, as all
+calls of a reply do, and share the round trip and the commit.
 """
 
 import json
+import time
 import uuid
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from django.conf import settings
 from django.db import DatabaseError
 
-from runs import artifacts, clock, notify, sql
+from runs import artifacts, clock, notify, sql, steps
 from runs.agents import Agent, Effect, Json, Tool
 from runs.engine import failpoints
-from runs.engine.act import Taken, perform
+from runs.engine.act import Taken
 from runs.engine.hand import Hand
 from runs.engine.persist import persist
 from runs.engine.settle import settle_call
-from runs.engine.toolhost import Outcome
+from runs.engine.toolhost import Outcome, Tick
 from runs.engine.toolwire import Function, Perform, Report, Said
 from runs.models import Step
-from runs.states import StepKind
+from runs.states import StepKind, StepState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +40,27 @@ class Read:
     step: int
     number: int
     tool: Tool
+    small: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
     settled: bool
-    taken: Taken | None
+    taken: Sequence[Taken]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Returned:
+    taken: Taken
+    outcome: Outcome
 
 
 _NOT_PLAIN = "LW001"  # raised by lw_read_on
-_NO = _Answer(settled=False, taken=None)
+_NO = _Answer(settled=False, taken=())
+_MOST = 16  # reads that are taken together
+_SMALL_BYTES = 2_000
+# What a crash makes to be read again at most, and how long a read that was taken may lie behind others.
+_TOGETHER_S = 0.02
 
 
 def leading(agent: Agent, ready: Iterable[Step]) -> list[Read]:
@@ -55,55 +72,99 @@ def leading(agent: Agent, ready: Iterable[Step]) -> list[Read]:
         tool = agent.tool(step.tool) if step.kind == StepKind.ACT else None
         if tool is None or not _is_plain(tool) or step.tries or step.gated or step.rests_on:
             break
-        if step.contract != tool.contract:
+        if step.contract != tool.contract or step.state != StepState.PLANNED:
             break
-        found.append(Read(step=step.pk, number=step.number, tool=tool))
+        small = len(json.dumps(step.arguments)) <= _SMALL_BYTES
+        found.append(Read(step=step.pk, number=step.number, tool=tool, small=small))
     return found
 
 
-def advance_reads(hand: Hand, agent: Agent, reads: list[Read]) -> bool:
+def advance_reads(hand: Hand, agent: Agent, reads: Sequence[Read]) -> bool:
     """Do these reads in order, as far as nothing comes between. False: the first one is for the general path."""
-    taken = _read_on(hand, agent, None, None, reads[0]).taken
-    if taken is None:
+    left = deque(reads)
+    taken = _read_on(hand, agent, [], _choose(left, 1)).taken
+    if not taken:
         return False
-    following = iter(reads[1:])
-    while taken is not None:
-        call = taken.perform
-        outcome = perform(hand, taken)
-        taken = _settle(hand, agent, taken, outcome, None if hand.used_up else next(following, None))
-        failpoints.reach("settled", run=call.run, tool=call.tool)
+    size = 1
+    while taken:
+        began = time.monotonic()
+        returned = _perform(hand, agent, taken)
+        each_s = max((time.monotonic() - began) / len(taken), 1e-6)
+        # What is quick is not worth a commit of its own each while others wait for a worker.
+        size = max(min(2 * size, _MOST, int(_TOGETHER_S / each_s)), 1) if hand.claim.crowded else 1
+        taken = _settle(hand, agent, returned, [] if hand.used_up else _choose(left, size))
     return True
 
 
-def _settle(hand: Hand, agent: Agent, taken: Taken, outcome: Outcome, following: Read | None) -> Taken | None:
-    """Settle a try, and take the next one where nothing stands against it."""
-    answers: list[_Answer] = []
-    if (text := _inline(outcome)) is not None:
-        persist(lambda: answers.append(_read_on(hand, agent, taken.attempt, text, following)))
-        if answers[-1].settled:
-            return answers[-1].taken
-    persist(lambda: settle_call(hand.claim, taken.attempt, taken.tool, outcome))
-    return None
+def _choose(left: deque[Read], size: int) -> list[Read]:
+    """The next reads to be taken together: at least one, if any is left. Large arguments go alone (see `perform_each`)."""
+    chosen: list[Read] = []
+    while left and (not chosen or (len(chosen) < size and left[0].small and chosen[-1].small)):
+        chosen.append(left.popleft())
+    return chosen
 
 
-def _read_on(hand: Hand, agent: Agent, settles: int | None, text: str | None, read: Read | None) -> _Answer:
-    performer = hand.ready_tools() if read is not None else uuid.UUID(int=0)
+def _perform(hand: Hand, agent: Agent, taken: Sequence[Taken]) -> list[_Returned]:
+    """Have them performed one after another. When one takes its time, those before it are settled meanwhile."""
+    returned: list[_Returned] = []
+    tries = {each.perform.attempt: each for each in taken}
+
+    def tick(attempt: int) -> Tick:
+        if returned:
+            _settle(hand, agent, returned, [])
+            returned.clear()
+        return hand.tick(attempt)
+
+    for each in taken:
+        failpoints.reach("taken", run=each.perform.run, tool=each.perform.tool)
+    for call, outcome in hand.tools.perform_each(
+        [each.perform for each in taken], tick=tick, progress=steps.note_progress
+    ):
+        failpoints.reach("returned", run=call.run, tool=call.tool)
+        returned.append(_Returned(taken=tries[call.attempt], outcome=outcome))
+    return returned
+
+
+def _settle(hand: Hand, agent: Agent, returned: Sequence[_Returned], following: Sequence[Read]) -> Sequence[Taken]:
+    """Settle tries, and take the next ones where nothing stands against it."""
+    odd: list[_Returned] = []
+    back: list[tuple[int, str]] = []
+    for each in returned:
+        text = _inline(each.outcome)
+        if text is None:
+            odd.append(each)
+        else:
+            back.append((each.taken.attempt, text))
+    answers = [_NO]
+    if back and not odd:
+        persist(lambda: answers.append(_read_on(hand, agent, back, following)))
+    if back and not answers[-1].settled:
+        persist(lambda: answers.append(_read_on(hand, agent, back, [])))
+    for each in odd if answers[-1].settled else returned:
+        persist(partial(settle_call, hand.claim, each.taken.attempt, each.taken.tool, each.outcome))
+    for each in returned:
+        failpoints.reach("settled", run=each.taken.perform.run, tool=each.taken.perform.tool)
+    return answers[-1].taken
+
+
+def _read_on(hand: Hand, agent: Agent, back: Sequence[tuple[int, str]], reads: Sequence[Read]) -> _Answer:
+    performer = hand.ready_tools() if reads else uuid.UUID(int=0)
     before = clock.boottime()
     try:
-        settled, attempt, arguments, begin_within = sql.fetch_row(
-            "SELECT settled, attempt, arguments, begin_within_s FROM lw_read_on("
-            "%s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s, %s)",
+        settled, attempts, arguments, begin_within = sql.fetch_row(
+            "SELECT settled, attempts, arguments, begin_within_s FROM lw_read_on("
+            "%s, %s, %s, %s, %s, %s::bigint[], %s::jsonb[], %s::bigint[], %s::text[], %s::double precision[])",
             [
                 hand.claim.run,
                 hand.claim.epoch,
                 hand.worker,
                 performer,
                 settings.LEASE_S,
-                settles,
-                text,
-                read.step if read else None,
-                read.tool.contract if read else None,
-                read.tool.timeout if read else None,
+                [attempt for attempt, _ in back],
+                [text for _, text in back],
+                [read.step for read in reads],
+                [read.tool.contract for read in reads],
+                [read.tool.timeout for read in reads],
             ],
         )
     except DatabaseError as error:
@@ -113,21 +174,26 @@ def _read_on(hand: Hand, agent: Agent, settles: int | None, text: str | None, re
     if settled is None:
         return _NO
     notify.screen("runs", f"run.{hand.claim.run}")
-    if attempt is None or read is None:
-        return _Answer(settled=settled, taken=None)
-    call = Perform(
-        attempt=attempt,
-        agent=agent.name,
-        function=Function.CALL,
-        tool=read.tool.name,
-        arguments=json.loads(arguments),
-        run=hand.claim.run,
-        step=read.number,
-        begin_by=before + float(begin_within),
-        timeout_s=read.tool.timeout,
-        look=False,
-    )
-    return _Answer(settled=settled, taken=Taken(attempt=attempt, tool=read.tool, perform=call))
+    taken = [
+        Taken(
+            attempt=attempt,
+            tool=read.tool,
+            perform=Perform(
+                attempt=attempt,
+                agent=agent.name,
+                function=Function.CALL,
+                tool=read.tool.name,
+                arguments=json.loads(given),
+                run=hand.claim.run,
+                step=read.number,
+                begin_by=before + float(begin_within),
+                timeout_s=read.tool.timeout,
+                look=False,
+            ),
+        )
+        for read, attempt, given in zip(reads, attempts or [], arguments or [], strict=True)
+    ]
+    return _Answer(settled=settled, taken=taken)
 
 
 def _is_plain(tool: Tool) -> bool:

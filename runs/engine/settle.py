@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from django.db import transaction
 
-from runs import approvals, artifacts, budgets, course, keys, lifecycle, operations, steps
+from runs import approvals, artifacts, budgets, course, journal, keys, lifecycle, operations, steps
 from runs.agents import Effect, Json, Tool
 from runs.engine import doubt, renewing
 from runs.engine.hand import backoff, later
@@ -37,7 +37,7 @@ _SETTLEABLE = frozenset({AttemptOutcome.OPEN}) | MAY_HAVE_ACTED
 
 def settle_call(claim: Claim, attempt_id: int, tool: Tool, outcome: Outcome) -> None:
     """Settle a try of an act step."""
-    with transaction.atomic(durable=True):
+    with transaction.atomic(durable=True), journal.together():
         run, step, attempt, late = _lock(claim, attempt_id)
         key = keys.lock(attempt.key_id) if attempt.key_id else None
         match outcome:
@@ -72,10 +72,7 @@ class _Closed:
 
 def _lock(claim: Claim, attempt_id: int) -> tuple[Run, Step, Attempt, bool]:
     """Lock in order; late: the run has moved on without us."""
-    run = lifecycle.lock(claim.run)
-    attempt = Attempt.objects.get(pk=attempt_id)
-    step = steps.lock(attempt.step_id)
-    attempt = steps.lock_attempt(attempt_id)
+    run, step, attempt = steps.lock_try(attempt_id)
     late = run.epoch != claim.epoch or run.state in RUN_FINAL or attempt.outcome != AttemptOutcome.OPEN
     return run, step, attempt, late
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from django.conf import settings
 from django.db import transaction
 
-from runs import approvals, budgets, course, lifecycle, notify, sql, steps, switches
+from runs import approvals, budgets, course, journal, lifecycle, notify, sql, steps, switches
 from runs.agents import MODEL_CREDENTIAL, Agent, BadArguments, Json, Tool, get_agent
 from runs.budgets import Amounts, Pricing
 from runs.engine import renewing
@@ -105,40 +105,49 @@ def open_step(run: Run) -> Step:
     """
     step = Step.objects.filter(run=run, kind=StepKind.THINK, state__in=STEP_OPEN).first()
     if step is None:
-        step = steps.plan(run, steps.Asked(kind=StepKind.THINK), actor=RUNTIME)
-    elif step.state != StepState.PLANNED:
+        return plan_step(run)
+    if step.state != StepState.PLANNED:
         raise WrongState(f"Step {step.number} of run {run.pk}", step.state, StepState.TAKEN)
-    if get_agent(run.agent).decide is None:
-        lifecycle.move(run, RunState.THINKING)
+    _hand_over(run)
     return step
 
 
-def settle(attempt_id: int, reply: Reply) -> None:
+def plan_step(run: Run) -> Step:
+    """The same for a run of which no step is open."""
+    step = steps.plan(run, steps.Asked(kind=StepKind.THINK), actor=RUNTIME)
+    _hand_over(run)
+    return step
+
+
+def settle(attempt_id: int, reply: Reply) -> list[Step]:
     """Close an attempt with its reply: the ledger, the planned calls and the run's move, in one transaction.
 
     Does nothing the second time. A reply that comes after its attempt was given up still counts while nothing has
-    taken its place.
+    taken its place. Returns what was planned.
     """
-    with transaction.atomic(durable=True):
+    planned: list[Step] = []
+    with transaction.atomic(durable=True), journal.together():
         switches.lock_shared()
-        run, step, attempt = _lock(attempt_id)
+        run, step, attempt = steps.lock_try(attempt_id)
         if attempt.outcome != AttemptOutcome.OPEN and attempt.outcome not in MAY_HAVE_ACTED:
-            return
+            return planned
         late = attempt.outcome != AttemptOutcome.OPEN or run.state in RUN_FINAL
         wanted = _is_current(step, attempt)
         if attempt.outcome == AttemptOutcome.OPEN and reply.timings is not None:
             steps.note_progress(attempt.pk, reply.timings)
         steps.close_attempt(attempt, AttemptOutcome.DONE, late=late)
-        steps.add_usd(step.pk, reply.amounts.usd)
+        if reply.amounts.usd:
+            steps.add_usd(step.pk, reply.amounts.usd)
         if wanted and run.state in RUN_FINAL:
             steps.close(step, StepState.VOID, error=f"the reply arrived after the run had ended ({run.state})")
         elif wanted:
-            conclude(run, step, reply.calls, text=reply.text, stop_reason=reply.stop_reason)
+            planned = conclude(run, step, reply.calls, text=reply.text, stop_reason=reply.stop_reason)
             _let_go(run, attempt)
         if run.state in RUN_FINAL:
             lifecycle.mark_drained(run.pk)
         # Last and shortest: the budgets of all ancestors are locked until the commit.
         budgets.settle(attempt.pk, reply.amounts, pricing=reply.pricing, estimated=reply.estimated)
+    return planned
 
 
 def fail(
@@ -149,9 +158,9 @@ def fail(
     outcome: REFUSED (the provider did not take it), NOT_BEGUN, CUT, FAILED, UNKNOWN (what it used is not known), and,
     for the sweep, LOST: then its lease is judged again.
     """
-    with transaction.atomic(durable=True):
+    with transaction.atomic(durable=True), journal.together():
         switches.lock_shared()
-        run, step, attempt = _lock(attempt_id)
+        run, step, attempt = steps.lock_try(attempt_id)
         if attempt.outcome != AttemptOutcome.OPEN or (outcome == AttemptOutcome.LOST and not _lease_is_over(attempt)):
             return
         wanted = _is_current(step, attempt)
@@ -168,14 +177,16 @@ def fail(
         _book(attempt, spent, error)
 
 
-def conclude(run: Run, step: Step, calls: Sequence[Called], *, text: str = "", stop_reason: str = "tool_use") -> None:
+def conclude(
+    run: Run, step: Step, calls: Sequence[Called], *, text: str = "", stop_reason: str = "tool_use"
+) -> list[Step]:
     """End a think step of a locked run with what was decided: its calls are planned, or it failed and says why.
 
     The caller moves the run afterwards.
     """
     if step.tool == EXPLAIN:
         _conclude_explanation(step, calls, text)
-        return
+        return []
     lifecycle.mark_thought(run.pk)
     if step.state == StepState.WAITING:
         # A late reply answers what a person was asked meanwhile.
@@ -183,8 +194,7 @@ def conclude(run: Run, step: Step, calls: Sequence[Called], *, text: str = "", s
     result: dict[str, Json] = {"text": text, "stop_reason": stop_reason, "calls": len(calls)}
     if stop_reason in _WHOLE and calls:
         steps.close(step, StepState.DONE, result=result)
-        plan_calls(run, step, calls)
-        return
+        return plan_calls(run, step, calls)
     notice, why = _nothing_came(stop_reason, len(calls))
     result["notice"] = notice
     failed = _failed_in_a_row(step)
@@ -196,6 +206,7 @@ def conclude(run: Run, step: Step, calls: Sequence[Called], *, text: str = "", s
     else:
         more = f"{failed + 1} replies in a row came to nothing. The last one: {why}"
         ask_person(run, step, ApprovalKind.FAILURE, title="The model does not go on", why=more, evidence=result)
+    return []
 
 
 def _conclude_explanation(step: Step, calls: Sequence[Called], text: str) -> None:
@@ -240,6 +251,11 @@ def ask_person(
     steps.wait(step, WaitingFor.FAILURE, note=why, on=on)
 
 
+def _hand_over(run: Run) -> None:
+    if get_agent(run.agent).decide is None:
+        lifecycle.move(run, RunState.THINKING)
+
+
 def has_thought_last(run: Run) -> bool:
     """Whether a run that was let finish with what it has, has had its last think."""
     return sql.fetch_one(
@@ -256,14 +272,6 @@ def holder_of(run: Run) -> str:
     if switch := switches.in_scope(run.pk):
         return f"switch {switch[0]}: {switch[1]}"
     return ""
-
-
-def _lock(attempt_id: int) -> tuple[Run, Step, Attempt]:
-    """Lock in order: run, step, attempt."""
-    found = Attempt.objects.get(pk=attempt_id)
-    run = lifecycle.lock(found.run_id)
-    step = steps.lock(found.step_id)
-    return run, step, steps.lock_attempt(attempt_id)
 
 
 def _lease_is_over(attempt: Attempt) -> bool:

@@ -7,9 +7,9 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -46,6 +46,27 @@ class Tick:
     stop: bool = False
 
 
+@dataclass(kw_only=True)
+class _Watch:
+    """Looks up from a call several times a second: renews leases, hears of a stop, passes on what is told meanwhile."""
+
+    tick: Callable[[int], Tick]
+    progress: Callable[[int, Json], None] | None
+    news: Report | None = None
+    tick_at: float = field(default_factory=lambda: time.monotonic() + _TICK_S)
+
+    def look(self, attempt: int) -> Tick | None:
+        """By the clock, not when nothing comes: a tool that tells much must not keep its own lease from being renewed."""
+        if time.monotonic() < self.tick_at:
+            return None
+        self.tick_at = time.monotonic() + _TICK_S
+        if self.news is not None and self.progress is not None:
+            with suppress(DatabaseError):  # it is for people to see, nothing rests on it
+                self.progress(self.news.attempt, self.news.result)
+            self.news = None
+        return self.tick(attempt)
+
+
 class CannotStart(Exception):
     """A tool process did not come up in time."""
 
@@ -76,6 +97,10 @@ class ToolHost:
         assert self.ident is not None
         return self.ident
 
+    def living(self) -> uuid.UUID | None:
+        """The id of the tool process, where one is there already."""
+        return None if self._leader is None or self._ended(0.0) else self.ident
+
     def perform(
         self, perform: Perform, *, tick: Callable[[], Tick], progress: Callable[[Json], None] | None = None
     ) -> Outcome:
@@ -84,43 +109,63 @@ class ToolHost:
         After a stop the tool gets the grace time to return by itself; then its whole group is killed, as it is when it
         has neither begun nor ended in its time.
         """
+        tell = None if progress is None else lambda attempt, news: progress(news)
+        ((_, outcome),) = self.perform_each([perform], tick=lambda attempt: tick(), progress=tell)
+        return outcome
+
+    def perform_each(
+        self,
+        performs: Sequence[Perform],
+        *,
+        tick: Callable[[int], Tick],
+        progress: Callable[[int, Json], None] | None = None,
+    ) -> Iterator[tuple[Perform, Outcome]]:
+        """Have functions performed one after another: the next one begins while the outcome of the last is taken.
+
+        All are sent at once, so together they have to fit into the pipe. `tick` and `progress` are told the attempt that
+        is under way. When it dies, those behind it have not begun.
+        """
+        watch, dead = _Watch(tick=tick, progress=progress), ""
         try:
-            return self._perform(perform, tick, progress)
+            self._send(performs)
+            for perform in performs:
+                if dead:
+                    yield perform, Report(attempt=perform.attempt, said=Said.NOT_BEGUN, error=dead)
+                    continue
+                outcome = self._await(perform, watch)
+                if isinstance(outcome, Died):
+                    dead = "its process ended in a call before it"
+                yield perform, outcome
         except BaseException:
             # Whoever gives up on a call must not leave it running, nor its answer in the pipe for the next one.
             self.close()
             raise
 
-    def _perform(self, perform: Perform, tick: Callable[[], Tick], progress: Callable[[Json], None] | None) -> Outcome:
+    def _send(self, performs: Sequence[Perform]) -> None:
         assert self._pipe is not None
-        try:
-            self._pipe.send_bytes(perform.dump())
-        except OSError:
-            return Died(exit=self._bury(), why="it had ended before it was asked")
-        over_at = perform.begin_by + _SLACK_S
+        with suppress(OSError):  # it has ended, which is seen when its answer is waited for
+            for perform in performs:
+                self._pipe.send_bytes(perform.dump())
+
+    def _await(self, perform: Perform, watch: "_Watch") -> Outcome:
+        over_at = max(perform.begin_by, clock.boottime()) + _SLACK_S
+        if not perform.look:  # it begins without a word
+            over_at += perform.timeout_s
         kill_at: float | None = None
         why = ""
-        news: Report | None = None
-        tick_at = time.monotonic() + _TICK_S
         while True:
-            report = self._report(perform, max(tick_at - time.monotonic(), 0.0))
+            report = self._report(perform, max(watch.tick_at - time.monotonic(), 0.0))
             if report is None and self._ended(0.0):
                 return self._last_word(perform) or Died(exit=self._bury(), why=why or "it died")
             if report is not None and report.said is Said.BEGUN:
                 over_at += perform.timeout_s
             elif report is not None and report.said is Said.PROGRESS:
-                news = report
+                watch.news = report
             elif report is not None:
                 return report
-            # By the clock, not when nothing comes: a tool that tells much must not keep its own lease from being renewed.
-            if time.monotonic() < tick_at:
+            if (told := watch.look(perform.attempt)) is None:
                 continue
-            tick_at = time.monotonic() + _TICK_S
-            if news is not None and progress is not None:
-                with suppress(DatabaseError):  # it is for people to see, nothing rests on it
-                    progress(news.result)
-                news = None
-            if tick().stop and kill_at is None:
+            if told.stop and kill_at is None:
                 kill_at = time.monotonic() + settings.GRACE_S
             if kill_at is not None and time.monotonic() >= kill_at:
                 why = f"it did not return within {settings.GRACE_S:g} s after the stop"

@@ -127,7 +127,8 @@ def _perform(perform: Perform, pipe: Connection, deadline: Deadline) -> Report:
             return Report(said=Said.NOT_BEGUN, error="it was too late after the last look")
         until = now + perform.timeout_s
         deadline.arm(until)
-        pipe.send_bytes(Report(attempt=perform.attempt, said=Said.BEGUN).dump())
+        if perform.look:
+            pipe.send_bytes(Report(attempt=perform.attempt, said=Said.BEGUN).dump())
         report = _run(perform, ToolCall(perform, pipe, until))
         failpoints.reach("performed", run=perform.run, tool=perform.tool)
         return report

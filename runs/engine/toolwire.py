@@ -2,7 +2,7 @@
 
 import base64
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 
 from runs.agents import Json
@@ -37,7 +37,7 @@ class Perform:
     look: bool
 
     def dump(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(vars(self)).encode()
 
     @classmethod
     def load(cls, message: bytes) -> "Perform":
@@ -46,7 +46,7 @@ class Perform:
 
 
 class Said(StrEnum):
-    BEGUN = "begun"
+    BEGUN = "begun"  # after its last look, where it takes one
     PROGRESS = "progress"
     DONE = "done"  # with `result`, or an artifact
     REFUSED = "refused"  # certain: nothing happened
@@ -69,7 +69,7 @@ class Report:
 
     def dump(self) -> bytes:
         body = None if self.body is None else base64.b64encode(self.body).decode()
-        return json.dumps({**asdict(self), "body": body}).encode("utf-8", "surrogatepass")
+        return json.dumps({**vars(self), "body": body}).encode("utf-8", "surrogatepass")
 
     @classmethod
     def load(cls, message: bytes) -> "Report":

@@ -7,7 +7,7 @@ from django.db import transaction
 from runs import allowances, approvals, course, keys, lifecycle, locks
 from runs.agents import find_tool
 from runs.journal import Actor
-from runs.models import Allowance, Approval, Key, Run
+from runs.models import Approval, Key, Run
 from runs.operations.verdicts import credential_of
 from runs.states import ApprovalKind, ApprovalState, KeyState, Verdict, WaitingFor
 
@@ -51,14 +51,15 @@ def wake_descendants(run: int, waiting_for: WaitingFor, *, why: str) -> None:
 def wake_after_end(tree: list[Run], freed: Sequence[str]) -> None:
     wake_lock_waiters(freed)
     for run in tree:
-        wake_waiters_of_ended(run.pk)
+        wake_waiters_of_ended(run)
 
 
-def wake_waiters_of_ended(run: int) -> None:
+def wake_waiters_of_ended(run: Run) -> None:
     """Wake the step of the parent that waits for this child, and the run that waits longest for its place."""
-    wake_waiters(WaitingFor.CHILD, str(run), why=f"run {run} ended")
-    for allowance in Allowance.objects.filter(dimension="runs", ended_at__isnull=True).values_list("pk", flat=True):
-        wake_for_allowance(allowance, why=f"run {run} ended", most=1)
+    if run.parent_id is not None:
+        wake_waiters(WaitingFor.CHILD, str(run.pk), why=f"run {run.pk} ended")
+    for allowance in allowances.list_of_runs():
+        wake_for_allowance(allowance, why=f"run {run.pk} ended", most=1)
 
 
 def wake_lock_waiters(names: Sequence[str]) -> None:
