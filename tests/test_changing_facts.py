@@ -8,7 +8,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 __all__ = ["fleet_on_stage", "stage"]
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
 
-RUNS, ALL_RUNS, AT_ONCE = 4, 200, 20
+RUNS, ALL_RUNS, AT_ONCE = 4, 200, 10
 # From the last look of a call, which judges its facts, to its arrival at a shop on a busy machine.
 WINDOW_S = 1.0
 
@@ -92,9 +92,12 @@ def live(stage: Stage, cases: list[Case], told: Counter[str]) -> list[Case]:
     for case in cases:
         card = by_run.get(case.run.pk)
         if card is not None:
-            if card.kind != ApprovalKind.APPROVAL:
+            if card.kind not in (ApprovalKind.APPROVAL, ApprovalKind.FACT):
                 raise AssertionError(f"{card.title}: {card.why}\n{stage.tell(case.run)}")
-            if card.pk not in case.planned:
+            if card.kind == ApprovalKind.FACT:
+                # The machine is too busy to act while it knows. A person could confirm; but only the shop shall count.
+                operations.decide(card.pk, Said(verdict=Verdict.STOP, version=card.version), by=stage.person)
+            elif card.pk not in case.planned:
                 case.planned[card.pk] = case.plan(card)
         for number, planned in case.planned.items():
             while planned and planned[0][0] <= time.monotonic():
@@ -161,7 +164,12 @@ def _moment(line: LogLine) -> datetime:
 
 
 def test_no_effect_rests_on_a_fact_that_is_too_old_or_that_the_shop_had_denied(stage: Stage, full_matrix: bool) -> None:
-    waiting = list(range(1, (ALL_RUNS if full_matrix else RUNS) + 1))
+    rehearse(stage, range(1, (ALL_RUNS if full_matrix else RUNS) + 1), within_s=800 if full_matrix else 120)
+
+
+def rehearse(stage: Stage, seeds: Iterable[int], *, within_s: float) -> None:
+    """Let one run of each seed come to its end, so many at a time, and prove of each effect what it rests on."""
+    waiting = list(seeds)
     told: Counter[str] = Counter()
     cases: list[Case] = []
     going: list[Case] = []
@@ -174,20 +182,26 @@ def test_no_effect_rests_on_a_fact_that_is_too_old_or_that_the_shop_had_denied(s
         going = live(stage, going, told)
         return not going and not waiting
 
-    wait_until(over, what="every run has ended", timeout_s=800 if full_matrix else 120, poll_s=0.05)
-    oldest, again = 0.0, 0
+    wait_until(over, what="every run has ended", timeout_s=within_s, poll_s=0.05)
+    oldest, again, stopped = 0.0, 0, 0
     for case in cases:
         effects = read_effects(stage.shop, case)
         case.run.refresh_from_db()
-        assert (case.run.state, len(effects)) == (RunState.SUCCEEDED, 1), stage.tell(case.run)
+        assert (case.run.state, len(effects)) in ((RunState.SUCCEEDED, 1), (RunState.STOPPED, 0)), stage.tell(case.run)
+        if not effects:
+            stopped += 1
+            continue
         assert effects[0].rests_on == effects[0].said, stage.tell(case.run)
         assert max(effects[0].ages_s.values()) <= BUYER_LIMIT_S + WINDOW_S, (effects[0].ages_s, stage.tell(case.run))
         oldest, again = max(oldest, *effects[0].ages_s.values()), again + (effects[0].reads > 3)
     void = Approval.objects.filter(run__in=[case.run.pk for case in cases], state=ApprovalState.VOID).count()
+    print(
+        f"{len(cases)} runs, {stopped} stopped, {again} read again, {void} cards void, oldest {oldest:.2f} s: {dict(told)}"
+    )
     # What was to be tried was tried: facts were read again before effects, and approvals over changed ones fell.
+    assert stopped <= len(cases) // 4
     assert again > len(cases) // 3
-    assert void or not full_matrix
-    print(f"{len(cases)} runs, {again} of them read again, {void} cards void, oldest {oldest:.2f} s: {dict(told)}")
+    assert void or len(cases) < AT_ONCE
 
 
 def test_the_approver_sees_each_change_before_the_click_and_what_is_still_so_can_be_approved(stage: Stage) -> None:

@@ -304,7 +304,7 @@ def find_buying(call: Call, order: str, price: Decimal, in_stock: int, policy: i
 
 
 # Short, so that what waits for a person is too old when it is approved.
-BUYER_LIMIT_S = seconds(4)
+BUYER_LIMIT_S = seconds(6)
 _BUYING = {
     "script": {
         "replies": [
