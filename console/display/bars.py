@@ -7,7 +7,7 @@ from decimal import Decimal
 from console.display.figures import write_usd
 
 _STEPS = (1, 2, 5, 10)
-_TEXT, _FOOT, _TOP = 44.0, 28.0, 8.0  # for the figures at the left, for the words below, above the highest mark
+_TEXT, _FOOT, _TOP = 52.0, 28.0, 8.0  # for the figures at the left, for the words below, above the highest mark
 _HALF_WORD = 32.0
 
 
@@ -56,7 +56,7 @@ def draw(amounts: Sequence[Amount], *, width: float, height: float, limit: Decim
     highest = max((amount.usd for amount in amounts), default=Decimal(0))
     if limit is not None and limit > highest * 4:
         limit = None
-    top = _round_up(max(highest, limit or Decimal(0)))
+    top, step = _round_up(max(highest, limit or Decimal(0)))
     foot, room = height - _FOOT, height - _FOOT - _TOP
     slot = (width - _TEXT) / max(len(amounts), 1)
 
@@ -90,22 +90,24 @@ def draw(amounts: Sequence[Amount], *, width: float, height: float, limit: Decim
         foot=foot,
         words_y=height - 10,
         bars=bars,
-        ticks=[Tick(y=place(top * part / 4), word=_write_tick(top * part / 4)) for part in range(5)],
+        ticks=[Tick(y=place(usd), word=_write_tick(usd, step)) for usd in _spread(top, step)],
         limit=None if limit is None else Tick(y=place(limit), word=f"limit {write_usd(limit)}"),
     )
 
 
-def _round_up(usd: Decimal) -> Decimal:
-    """A round figure above all amounts: 1, 2, 5 or 10 of the power of ten that fits."""
+def _round_up(usd: Decimal) -> tuple[Decimal, Decimal]:
+    """A round figure above all amounts (1, 2, 5 or 10 of the power of ten that fits), and round steps up to it."""
     if usd <= 0:
-        return Decimal(1)
+        return Decimal(1), Decimal("0.5")
     power = Decimal(10) ** usd.adjusted()
-    return next(step * power for step in map(Decimal, _STEPS) if step * power >= usd)
+    round_one = next(each for each in _STEPS if each * power >= usd)
+    return round_one * power, round_one * power / (4 if round_one == 2 else 5)
 
 
-def _write_tick(usd: Decimal) -> str:
-    return f"${usd:,.0f}" if usd == usd.to_integral_value() else f"${usd:,.{max(2, _places(usd))}f}"
+def _spread(top: Decimal, step: Decimal) -> list[Decimal]:
+    return [step * part for part in range(int(top / step) + 1)]
 
 
-def _places(usd: Decimal) -> int:
-    return -int(usd.normalize().as_tuple().exponent)
+def _write_tick(usd: Decimal, step: Decimal) -> str:
+    places = max(2, -int(step.normalize().as_tuple().exponent)) if step != step.to_integral_value() else 0
+    return f"${usd:,.{places}f}"

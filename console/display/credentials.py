@@ -124,7 +124,8 @@ def _say_act(name: str, waiting: int, place: str) -> list[str]:
     else:
         says.append("This process does not see where it lies; put the new one there first")
     if waiting:
-        says.append(f"{plural(waiting, 'step that waits', 'steps that wait')} for it try again at once, with that")
+        again = "tries" if waiting == 1 else "try"
+        says.append(f"{plural(waiting, 'step that waits', 'steps that wait')} for it {again} again at once, with that")
     else:
         says.append("Nothing waits for it now; it is noted that there is a new one")
     return says
