@@ -491,12 +491,14 @@ class Agent:
     approvers: Sequence[str] = ()  # groups whose members decide its cards; empty: everyone who may decide
     gate: Callable[[str, Mapping[str, Any]], str | None] | None = None  # (tool, arguments) → why a person is needed
     ask_first_use: bool = False  # a person sees the first call of each tool that acts
-    priority: int = 0
+    priority: int = 0  # from -1000 to 1000: what is due with a higher one is worked on first
     patience: int = 8  # thinks without any progress before a person is asked
 
     def __post_init__(self) -> None:
         if bool(self.model) == (self.decide is not None):
             raise BadTool(f"Agent {self.name!r} needs either a model or a decide function.")
+        if abs(self.priority) > 1000:
+            raise BadTool(f"Agent {self.name!r}: its priority is from -1000 to 1000.")
         names = [t.name for t in self.tools]
         if len(set(names)) != len(names):
             raise BadTool(f"Agent {self.name!r} has two tools of one name.")

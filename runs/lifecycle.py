@@ -30,6 +30,11 @@ ADD_CLOCKS = f"""
 """
 
 
+# Added to the priority of a run that goes on because a person acted, until it is claimed: it passes whatever else is due.
+HURRY = 10_000
+_IN_NO_HURRY = f"priority = priority - CASE WHEN priority > {HURRY // 2} THEN {HURRY} ELSE 0 END"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """A run that a worker holds, at the epoch that its claim raised."""
@@ -189,7 +194,7 @@ def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | Held | None:
 
 _CLAIM = f"""
     UPDATE runs_run r SET {ADD_CLOCKS}, state = 'running', epoch = epoch + 1, holder = %s, waiting_for = '', why = '',
-        held_since = NULL, held_by = '', lease_until = clock_timestamp() + make_interval(secs => %s)
+        held_since = NULL, held_by = '', {_IN_NO_HURRY}, lease_until = clock_timestamp() + make_interval(secs => %s)
     WHERE id = %s AND NOT EXISTS ({switches.in_scope_of("''")}) RETURNING epoch
 """
 
@@ -265,15 +270,16 @@ def move(
 ) -> None:
     """Move a locked run to an open state. Raises: WrongState; Lost when the row is not what the caller locked.
 
-    due_at: None is now for queued and thinking runs.
+    due_at: None is now for queued and thinking runs. What a person queues is claimed before all that is merely due.
     """
+    hurry = HURRY if to == RunState.QUEUED and actor.user is not None else 0
     if to not in RUN_MOVES[RunState(run.state)] or to in RUN_FINAL or to is RunState.RUNNING:
         raise WrongState(f"Run {run.pk}", run.state, to)
     row = sql.fetch_one(
         f"UPDATE runs_run SET {ADD_CLOCKS}, state = %s, due_at = coalesce(%s, lw_clock()), waiting_for = %s, why = %s,"
-        " holder = NULL, lease_until = NULL WHERE id = %s AND epoch = %s AND state = %s"
+        f" {_IN_NO_HURRY} + %s, holder = NULL, lease_until = NULL WHERE id = %s AND epoch = %s AND state = %s"
         " RETURNING due_at",
-        [to, due_at, waiting_for, clean_text(why), run.pk, run.epoch, run.state],
+        [to, due_at, waiting_for, clean_text(why), hurry, run.pk, run.epoch, run.state],
     )
     if row is None:
         raise Lost(run.pk, run.epoch)

@@ -1,5 +1,6 @@
 """A card is decided once, as it was shown, while it stands (case B1); its approval is used once and may be given back."""
 
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -140,6 +141,20 @@ class TestB1DecidedAtOnce:
 
 @pytest.mark.django_db
 class TestDeciding:
+    def test_what_a_person_has_decided_goes_on_before_all_that_is_merely_due(self, run: Run, person: User) -> None:
+        card = card_of(run)
+        due = [start(person) for _ in range(3)]
+        decide(card, Verdict.APPROVE, by=person)
+        claimed = []
+        for _ in range(4):
+            with transaction.atomic():
+                found = lifecycle.claim(uuid.uuid4(), lease_s=60.0)
+            assert isinstance(found, lifecycle.Claim)
+            claimed.append(found.run)
+        assert claimed == [run.pk, *(other.pk for other in due)]
+        run.refresh_from_db()
+        assert run.priority == 0
+
     def test_another_version_than_was_seen_is_refused(self, run: Run, person: User) -> None:
         card = card_of(run)
         with pytest.raises(AnotherVersion, match="version 7, now 1"):

@@ -19,7 +19,7 @@ from runs.journal import RUNTIME
 
 ACTIVE = 50
 # Each of the active runs looks at something about so often.
-EVERY_S = 5.0
+EVERY_S = 10.0
 _AT_ONCE = 25
 
 # The moment of the last look, as its own statement wrote it: its commit and the connection come after.
