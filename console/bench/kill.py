@@ -17,15 +17,17 @@ from runs.management.command import find_user
 from runs.states import StepKind
 
 ACTIVE = 50
-REPLY_S = 120.0
+# Longer than a stream lives until it is stopped, and shorter than the gateway lets one last.
+REPLY_S = 400.0
 # Of so many stops one is of a call that heeds none: it takes the whole grace time, and its tool process with it.
 DEAF_EVERY = 10
 
-# A stop is the moment at which its run ended: both are of the database's clock.
+# A stop is the moment at which its run ended: both are of the database's clock. Below zero the last call had ended by
+# itself before the stop, and says nothing of it.
 _STOPPED = """
-    SELECT extract(epoch FROM a.ended_at - r.ended_at)::float8, extract(epoch FROM r.drained_at - r.ended_at)::float8
-    FROM runs_run r JOIN runs_attempt a ON a.run_id = r.id AND a.ended_at >= r.ended_at
-    WHERE r.id = %s AND r.drained_at IS NOT NULL
+    SELECT (SELECT extract(epoch FROM max(a.ended_at) - r.ended_at)::float8 FROM runs_attempt a WHERE a.run_id = r.id),
+        extract(epoch FROM r.drained_at - r.ended_at)::float8
+    FROM runs_run r WHERE r.id = %s AND r.drained_at IS NOT NULL
 """
 # A take holds its run's lock, and so does a stop: their times say which came first. A last look holds no lock of the run:
 # one that passes between the moment of a stop and its commit is right, and is not counted.
@@ -64,12 +66,14 @@ def measure(stage: Stage, sizes: Sizes) -> dict[str, object]:
     for number in range(stops):
         if number % 2 == 0:
             after, _ = stop(streams.popleft(), StepKind.THINK)
-            cuts.append(after)
+            if after >= 0:
+                cuts.append(after)
             streams.append(dreamers.start())
         else:
             call = calls.popleft()
-            _, drained = stop(call.run, StepKind.ACT)
-            drains[call.heeds].append(drained)
+            after, drained = stop(call.run, StepKind.ACT)
+            if after >= 0:
+                drains[call.heeds].append(drained)
             heeds = number % DEAF_EVERY != DEAF_EVERY - 1
             calls.append(Lingering(run=lingerers.start(heed=heeds), heeds=heeds))
     with connection.cursor() as cursor:
