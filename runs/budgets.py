@@ -275,10 +275,14 @@ def _reserve(run: int, amounts: Amounts, *, attempt: int | None, pricing: Pricin
         ],
     )
     if short is not None:
+        budget, dimension, needed, left, by_siblings, percent, allowance, frees_at = short
+        of = ("", "")
+        if allowance is not None:
+            scope, period = sql.fetch_row("SELECT scope, period FROM runs_allowance WHERE id = %s", [allowance])
+            of = (scope, period)
         if attempt is not None:
             # What was written before it turned out to be short goes with the block that this leaves.
             transaction.set_rollback(True)
-        budget, dimension, needed, left, by_siblings, percent, allowance, frees_at = short
         raise OverBudget(
             dimension=dimension,
             needed=_amount(dimension, needed),
@@ -287,9 +291,7 @@ def _reserve(run: int, amounts: Amounts, *, attempt: int | None, pricing: Pricin
             by_siblings=by_siblings,
             percent=percent,
             allowance=allowance,
-            allowance_of=sql.fetch_row("SELECT scope, period FROM runs_allowance WHERE id = %s", [allowance])
-            if allowance is not None
-            else ("", ""),
+            allowance_of=of,
             frees_at=frees_at,
         )
 
