@@ -28,7 +28,7 @@ def test_it_lists_what_agents_sign_in_with_and_what_runs_wait_for(operator: User
     page = client_of(viewer).get("/credentials")
     words = read(page)
     assert words.index("Not accepted shop") < words.index("model provider")
-    assert "Nothing against it model provider" in words
+    assert "In use model provider" in words
     assert f"run {runs[0].pk}, step 1 (read_order)" in words
     assert "and 2 more" in words
     assert "shop is not accepted: 401 <b>from the shop</b>" in words

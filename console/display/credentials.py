@@ -19,7 +19,7 @@ _REFUSED = Mark(word="Not accepted", icon="credential", css="stale loud person")
 _OVER = Mark(word="Expired", icon="expired", css="stale loud person")
 _SOON = Mark(word="Ends soon", icon="ageing", css="ageing")
 _RENEWED = Mark(word="Renewed", icon="fresh", css="done")
-_QUIET = Mark(word="Nothing against it", icon="credential", css="queued")
+_QUIET = Mark(word="In use", icon="credential", css="queued")
 
 
 @dataclass(frozen=True, kw_only=True)
