@@ -16,6 +16,7 @@ from console.bench.work import Decider, Starter, wait_until_ended, warm_up
 from runs import operations
 from runs.access import Role
 from runs.journal import RUNTIME
+from runs.management.command import find_user
 
 ACTIVE = 50
 # Each of the active runs looks at something about so often.
@@ -60,8 +61,10 @@ def measure(stage: Stage, sizes: Sizes) -> dict[str, object]:
     waits: list[float] = []
     windows: list[float] = []
     with Receiver() as receiver:
-        for _ in range(active):
+        others = [
             strollers.start(every_s=EVERY_S * random.uniform(0.5, 1.5))  # noqa: S311 - not all at once
+            for _ in range(active)
+        ]
         while len(waits) < count:
             runs = [starter.start(port=receiver.port) for _ in range(min(_AT_ONCE, count - len(waits)))]
             for run, card in [(run, decider.wait_for_card(run)) for run in runs]:
@@ -73,6 +76,8 @@ def measure(stage: Stage, sizes: Sizes) -> dict[str, object]:
                 windows.append(arrival.at - _read_look(run))
             wait_until_ended(runs, within_s=120.0)
         effects, requests = receiver.effects, len(receiver.arrivals)
+    for run in others:
+        operations.stop_run(run, reason="the benchmark is over", by=find_user(None))
     return {
         "p50_ms": to_ms(percentile(waits, 50)),
         "p99_ms": to_ms(percentile(waits, 99)),

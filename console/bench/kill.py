@@ -76,6 +76,8 @@ def measure(stage: Stage, sizes: Sizes) -> dict[str, object]:
                 drains[call.heeds].append(drained)
             heeds = number % DEAF_EVERY != DEAF_EVERY - 1
             calls.append(Lingering(run=lingerers.start(heed=heeds), heeds=heeds))
+    for run in [*streams, *(call.run for call in calls)]:  # what lingers would keep the workers of the next benchmark
+        operations.stop_run(run, reason="the benchmark is over", by=user)
     with connection.cursor() as cursor:
         cursor.execute(_VIOLATIONS)
         (violations,) = cursor.fetchone() or (0,)
