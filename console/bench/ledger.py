@@ -30,7 +30,7 @@ from runs.models import Attempt
 from runs.operations import Start
 from runs.states import AttemptOutcome, StepKind
 
-_AT_MOST_PER_S = 100  # of one run: so many tries are made beforehand for each second
+_AT_MOST_PER_S = 5000  # of all runs together: so many tries are made beforehand for each second
 _RESERVED, _SPENT = Amounts(usd=Decimal("0.02"), steps=1), Amounts(usd=Decimal("0.01"), steps=1)
 
 
@@ -45,7 +45,7 @@ class Told:
 def measure(stage: Stage, sizes: Sizes) -> dict[str, object]:
     runs, seconds = sizes.runs or 50, sizes.seconds or 5.0
     top, children = _plant(runs)
-    each = int(seconds * _AT_MOST_PER_S) + 1
+    each = int(seconds * _AT_MOST_PER_S / runs) + 1
     first = _make_attempts(children[0], runs * each)
     limit = measure_limit(stage, clients=2, seconds=sizes.pgbench_s)
     connection.close()
