@@ -29,7 +29,7 @@ __all__ = ["engine", "shop_process", "workers"]
 PERFORMS = {
     ("engine/act.py", "perform"),  # what was taken: behind the gate, or a plain read that nothing says to ask about
     ("engine/orphans.py", "look_up_one"),  # looks up at the receiver what an ended run did: a reconcile function only
-    ("engine/harmless.py", "perform"),  # checks, look-ups, verifications, decisions: no effect, no gate
+    ("engine/harmless.py", "carry_out"),  # checks, look-ups, verifications, decisions: no effect, no gate
 }
 # Who calls the one function that takes a call, or `harmless.perform` with which function of the agent.
 HARMLESS = {
@@ -51,8 +51,8 @@ WAKES = {
     "engine/settle.py",
     "engine/think.py",
 }
-# Where an attempt is opened: nothing runs without one.
-OPENS = {"engine/act.py", "engine/harmless.py", "engine/orphans.py", "gateway/claims.py"}
+# Where an attempt is opened: nothing runs without one. The benchmark of the ledger books its own, and performs none.
+OPENS = {"console/bench/ledger.py", "engine/act.py", "engine/harmless.py", "engine/orphans.py", "gateway/claims.py"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
