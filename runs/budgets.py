@@ -94,14 +94,18 @@ def reserve(
     pricing: Pricing | None = None,
     note: str = "",
     asked: bool = False,
+    at_once: bool = False,
 ) -> None:
-    """Reserve for a run and all its ancestors, or for none of them.
+    """Reserve for a run and all its ancestors, or for none of them. The commit does not wait for the disk.
 
     asked: a person was asked whether this step may take more than the set share.
+    at_once: no last look comes, whose commit would wait for it: whoever goes on after this one finds it on the disk.
 
     Raises:
         OverBudget.
     """
+    if at_once:
+        _flush_after_commit()
     _reserve(run, amounts, attempt=attempt, pricing=pricing or Pricing(), note=note, asked=asked)
 
 
@@ -298,8 +302,7 @@ def _reserve(run: int, amounts: Amounts, *, attempt: int | None, pricing: Pricin
 
 def _settle(attempt: int, how: str, amounts: Amounts, *, pricing: Pricing, estimated: bool, note: str) -> None:
     require_transaction()
-    if not any(each is _flush for _, each, *_ in connection.run_on_commit):
-        transaction.on_commit(_flush)
+    _flush_after_commit()
     sql.execute(
         "SELECT lw_settle(%s, %s::text, %s::numeric, %s::bigint, %s::bigint, %s::bigint, %s::bigint,"
         " %s::text, %s::jsonb, %s::jsonb, %s, %s, %s::text)",
@@ -315,6 +318,11 @@ def _settle(attempt: int, how: str, amounts: Amounts, *, pricing: Pricing, estim
             clean_text(note),
         ],
     )
+
+
+def _flush_after_commit() -> None:
+    if not any(each is _flush for _, each, *_ in connection.run_on_commit):
+        transaction.on_commit(_flush)
 
 
 def _flush() -> None:

@@ -192,6 +192,13 @@ class Lost(LongwatchError):
         super().__init__(f"Run {run} is no longer held at epoch {epoch}.")
 
 
+class Untaken(Lost):
+    """The database has no record of a try: as it died it lost its last moments. Nothing was changed."""
+
+    def __init__(self, attempt: int) -> None:
+        LongwatchError.__init__(self, f"Attempt {attempt} was lost with the last moments of the database.")
+
+
 class OutsideTransaction(RuntimeError):
     def __init__(self) -> None:
         super().__init__("A writer module was called outside a transaction; open one in operations, engine or gateway.")

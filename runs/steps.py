@@ -7,7 +7,7 @@ from datetime import datetime
 
 from runs import lifecycle, processes, sql, switches
 from runs.agents import Json
-from runs.errors import WrongState
+from runs.errors import Untaken, WrongState
 from runs.journal import AGENT, RUNTIME, Actor, append, append_all, require_transaction
 from runs.models import Attempt, Run, Step
 from runs.sanitise import clean_json, clean_text
@@ -365,11 +365,11 @@ def lock_attempt(attempt: int) -> Attempt:
 
 
 def lock_try(attempt: int) -> tuple[Run, Step, Attempt]:
-    """Lock a try with its run and step, in the order of all locks, in one statement. Raises: Attempt.DoesNotExist."""
+    """Lock a try with its run and step, in the order of all locks, in one statement. Raises: Untaken."""
     require_transaction()
     row = sql.fetch_one(_LOCK_TRY, [attempt])
     if row is None:
-        raise Attempt.DoesNotExist(f"Attempt {attempt}")
+        raise Untaken(attempt)
     after_run = len(Run._meta.concrete_fields)
     after_step = after_run + len(Step._meta.concrete_fields)
     (run,) = sql.build(Run, [row[:after_run]])

@@ -24,6 +24,7 @@ from runs.states import AttemptOutcome, KeyState, RunState, StepKind, StepState
 from tests.cut_cable import Cable, Moment
 from tests.engine_tools import Engine, call, engine, keep_workers, shop_process, workers
 from tests.test_crash_fences import advance_to, claim
+from tests.waiting import wait_until
 
 __all__ = ["engine", "shop_process", "workers"]
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("transactional_db")]
@@ -124,6 +125,8 @@ def test_at_the_take(engine: Engine, cable: Cable, tool: str, moment: Moment) ->
         act._take(hand, step.pk)
     assert cable.has_broken
     forget_connection()
+    if moment == "unheard":  # what was not heard may still be under way
+        wait_until(lambda: Attempt.objects.filter(step=step).exists(), what="the take")
     assert Attempt.objects.filter(step=step).count() == (1 if moment == "unheard" else 0)
     lose_all(run)
     settled(engine, run, order, tool)

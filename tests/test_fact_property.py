@@ -5,7 +5,7 @@ the tool process, which passes the real last look first and judges every effect 
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,9 @@ class World:
     def ready(self, *, meanwhile: Callable[[], None] | None = None) -> uuid.UUID:
         return self.ident
 
+    def living(self) -> uuid.UUID:
+        return self.ident
+
     def record_exits(self) -> None:
         """It never exits."""
 
@@ -76,6 +80,10 @@ class World:
         self.sent.append(perform.key)
         self._die("after")
         return Report(said=Told.DONE, result={"ok": True})
+
+    def perform_each(self, performs: Sequence[Perform], **_: Any) -> Iterator[tuple[Perform, Report]]:
+        for each in performs:
+            yield each, self.perform(each)
 
     def _judge(self, perform: Perform) -> None:
         """Right after the last look: each fact that the effect was taken on is fresh now, and still what it was."""
@@ -173,6 +181,42 @@ def test_no_effect_begins_on_a_fact_that_is_not_fresh(full_matrix: bool, setting
 
     hold()
     assert effects, "no example came to an effect: the property was not tried"
+
+
+class Forgetful(World):
+    """A source that looks at what the database was last asked, and loses what it was told: as a server that dies."""
+
+    asked_after: str = ""
+
+    def perform(self, perform: Perform, **also: Any) -> Report:
+        if connection.force_debug_cursor:
+            self.asked_after = connection.queries_log[-1]["sql"]
+            with transaction.atomic():
+                sql.execute("SET LOCAL session_replication_role = replica")
+                for table, name in (("factuse", "attempt_id"), ("ledgerentry", "attempt_id"), ("attempt", "id")):
+                    sql.execute(f"DELETE FROM runs_{table} WHERE {name} = %s", [perform.attempt])
+        return super().perform(perform, **also)
+
+
+def test_a_check_is_on_disk_before_its_source_is_asked_and_one_that_is_forgotten_asks_nobody() -> None:
+    person = User.objects.create_superuser("ana")
+    worker = Worker()
+    world = Forgetful(ident=worker.ident)
+    worker.tools = world  # type: ignore[assignment]
+    script: list[Any] = [
+        [call("read_order", order=ORDER)],
+        [call("record_fact", name=FACT, from_step=2)],
+        [call("wait_until", seconds=45, reason="a while")],
+    ]
+    start = Start(agent="scripted", goal="follow the script", inputs={"script": script})
+    run, _ = operations.start_run(start, by=person)
+    take_step(world, worker, run, person, ("go", 1))
+    operations.recheck_fact(Fact.objects.get(run=run, name=FACT).pk, by=person)
+    with CaptureQueriesContext(connection):
+        worker.claim_and_advance()
+    assert "pg_logical_emit_message" in world.asked_after
+    assert not Approval.objects.filter(run=run).exists()
+    operations.stop_run(run.pk, reason="the example is over", by=person)
 
 
 def _often(count: int) -> Callable[[Any], Any]:

@@ -9,6 +9,7 @@ import pytest
 
 from console.live.drain import drain_on_signals
 from console.live.hub import MOST_STREAMS, MOST_STREAMS_OF_ONE, Client, Hub, NoRoom
+from console.live.listener import look
 from console.live.stream import write_frames
 from runs.queries.since import MOST, Moved, Since
 
@@ -58,6 +59,31 @@ def test_who_has_just_come_is_not_told_what_it_read_itself() -> None:
     hub.pass_on(since(moved(1, run=1), moved(2, run=2), moved(3, run=3)))
     assert early.take()[1] == ["run.1", "run.2", "run.3", "runs"]
     assert late.take()[1] == ["run.3", "runs"]
+
+
+@pytest.mark.parametrize("begun", [None, 103], ids=["nobody was there", "others were told more"])
+def test_what_moves_while_a_stream_begins_is_told(begun: int | None) -> None:
+    hub = Hub()
+    if begun:
+        hub.begin(since(mark=begun))
+    client = make_client(hub)
+    journal = [moved(2, run=2)]
+
+    async def read(mark: int | None) -> Since:
+        if (
+            client.knows is None
+        ):  # the answer takes so long that the stream has said hello before it, and something moved
+            client.knows = since(mark=101)
+            hub.begin_by(client.knows)
+        at = 110 if mark is None else mark
+        return since(*(each for each in journal if each.xid >= at), mark=110)
+
+    async def look_twice() -> None:
+        await look(hub, read)
+        await look(hub, read)
+
+    asyncio.run(look_twice())
+    assert client.take()[1] == ["run.2", "runs"]
 
 
 def test_only_those_who_may_see_the_agent_are_told() -> None:

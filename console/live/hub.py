@@ -100,6 +100,11 @@ class Hub:
         """Tell what moves from here on; what was there by then is known already."""
         self._told = since
 
+    def begin_by(self, since: Since) -> None:
+        """As `begin`, unless everything is told from an earlier moment: somebody may have been promised that."""
+        if self._told is None or since.mark < self._told.mark:
+            self.begin(since)
+
     def pass_on(self, since: Since, *, hints: Collection[str] = ()) -> None:
         """Tell each client what moved that it may see. `hints` are topics that move without an entry."""
         fresh = self._told.select_new(since.moved) if self._told else []

@@ -7,6 +7,8 @@ does nothing and says nothing. No connection is held per page.
 import asyncio
 import logging
 import random
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -86,12 +88,20 @@ async def _hear(connection: Connection, hub: Hub) -> None:
         hints = {hint.payload async for hint in connection.notifies(timeout=SWEEP_S, stop_after=1)}
         if hints:
             hints |= {hint.payload async for hint in connection.notifies(timeout=COALESCE_S)}
-        if not hub.clients:
-            hub.forget()
-        elif hub.mark is None:
-            hub.begin(await _read_since(connection, None))
+        if hub.clients:
+            await look(hub, partial(_read_since, connection), hints=keep_unexplained(hints))
         else:
-            hub.pass_on(await _read_since(connection, hub.mark), hints=keep_unexplained(hints))
+            hub.forget()
+
+
+async def look(hub: Hub, read: Callable[[int | None], Awaitable[Since]], *, hints: Collection[str] = ()) -> None:
+    """Tell what moved. A stream that begins meanwhile may know less than what is being read: then it is read again."""
+    while (mark := hub.mark) is not None:
+        since = await read(mark)
+        if hub.mark == mark:
+            hub.pass_on(since, hints=hints)
+            return
+    hub.begin_by(await read(None))
 
 
 async def _read_since(connection: Connection, mark: int | None) -> Since:

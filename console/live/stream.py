@@ -50,8 +50,7 @@ async def live(request: HttpRequest) -> HttpResponseBase:
         return _refuse()
     given = _read_given_mark(request)
     client.knows = since = await sync_to_async(_prepare)(client, user, given)
-    if HUB.mark is None:
-        HUB.begin(since)
+    HUB.begin_by(since)
     if given is not None and (given > since.mark or not since.complete):
         client.notify("resync")  # a mark of another database, or too long ago
     elif given is not None:

@@ -266,7 +266,7 @@ def _take_now(
     if begin_within < _LEAST_S:
         steps.wait(step, WaitingFor.RETRY, note="what allows it is about to run out", wake_at=later(0.1))
         return None
-    amounts = budgets.Amounts(steps=1, effects=int(tool.acts))
+    amounts, looks = budgets.Amounts(steps=1, effects=int(tool.acts)), tool.effect is not Effect.READ
     try:
         with transaction.atomic(), journal.together():
             budgets.check_working(run.pk)
@@ -288,7 +288,7 @@ def _take_now(
                 approval=approval.pk if approval else None,
             )
             facts.note_use(judged.values(), attempt=attempt.pk)
-            budgets.reserve(run.pk, amounts, attempt=attempt.pk)
+            budgets.reserve(run.pk, amounts, attempt=attempt.pk, at_once=not looks)
     except locks.Blocked as blocked:
         step.refresh_from_db()
         wait_for_lock(step, blocked)
@@ -308,7 +308,7 @@ def _take_now(
         step=step.number,
         begin_by=before + begin_within,
         timeout_s=tool.timeout,
-        look=tool.effect is not Effect.READ,
+        look=looks,
     )
     return Taken(attempt=attempt.pk, tool=tool, perform=perform)
 

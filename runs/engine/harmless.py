@@ -79,7 +79,9 @@ def take(hand: Hand, run: Run, step: Step, order_of: OrderOf, *, performer: uuid
                 begin_within_s=settings.LEASE_S,
                 timeout_s=order.timeout_s,
             )
-            budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk)
+            # A decision asks nobody outside: one that the database forgot as it died is made again unnoticed.
+            asks = order.function is not Function.DECIDE
+            budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk, at_once=asks)
     except OverBudget as short:
         step.refresh_from_db()
         wait_for_budget(run, step, short)
