@@ -193,6 +193,8 @@ class Forgetful(World):
             self.asked_after = connection.queries_log[-1]["sql"]
             with transaction.atomic():
                 sql.execute("SET LOCAL session_replication_role = replica")
+                before = "UPDATE runs_step s SET state = 'planned', tries = tries - 1 FROM runs_attempt a"
+                sql.execute(f"{before} WHERE s.id = a.step_id AND a.id = %s", [perform.attempt])
                 for table, name in (("factuse", "attempt_id"), ("ledgerentry", "attempt_id"), ("attempt", "id")):
                     sql.execute(f"DELETE FROM runs_{table} WHERE {name} = %s", [perform.attempt])
         return super().perform(perform, **also)
