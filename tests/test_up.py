@@ -198,7 +198,7 @@ def test_nothing_is_left_when_it_is_killed_and_it_starts_again_on_the_same_data(
     ups.append(again := Up(scratch_folder / "data"))
     ready = again.read_ready_line()
     assert ready["password"] is None
-    assert not find_marked(up.mark)
+    wait_until(lambda: not find_marked(up.mark), timeout_s=60, what="nothing of the first is left")
     again.process.kill()
     again.process.wait()
     wait_until(lambda: not again.left(), timeout_s=60, what="nothing is left")

@@ -67,7 +67,7 @@ def _settle(hand: Hand, attempt: int, outcome: Outcome) -> list[Step]:
 def order(run: Run, step: Step, agent: Agent) -> Order | None:
     """What the tool process is asked for a think step."""
     built: dict[str, Any] = briefing.build(run.pk).__dict__
-    return Order(function=Function.DECIDE, arguments=dict(built), timeout_s=_DECIDE_S)
+    return Order(function=Function.DECIDE, asks=False, arguments=dict(built), timeout_s=_DECIDE_S)
 
 
 def _called(place: int, ask: dict[str, Json]) -> think.Called:

@@ -22,9 +22,13 @@ from runs.states import MAY_HAVE_ACTED, RUN_FINAL, AttemptOutcome, StepKind, Ste
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What is to be performed for a step."""
+    """What is to be performed for a step.
+
+    asks: it asks the world outside. One that does not is made again unnoticed, when the database forgets it as it dies.
+    """
 
     function: Function
+    asks: bool = True
     tool: str = ""
     arguments: dict[str, Json]
     key: str = ""
@@ -79,9 +83,7 @@ def take(hand: Hand, run: Run, step: Step, order_of: OrderOf, *, performer: uuid
                 begin_within_s=settings.LEASE_S,
                 timeout_s=order.timeout_s,
             )
-            # A decision asks nobody outside: one that the database forgot as it died is made again unnoticed.
-            asks = order.function is not Function.DECIDE
-            budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk, at_once=asks)
+            budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk, at_once=order.asks)
     except OverBudget as short:
         step.refresh_from_db()
         wait_for_budget(run, step, short)
