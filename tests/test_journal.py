@@ -146,9 +146,11 @@ class TestAtOnce:
         quick = JournalEntry.objects.get(kind="quick.written")
         assert quick.xid >= oldest, "a reader that stays below the oldest writer does not pass the slow entry"
         go_on.set()
-        assert writer.finish() == oldest
+        slow_xid = writer.finish()
+        # Others on this server, in databases of their own, may have begun earlier still.
+        assert oldest <= slow_xid
         slow_entry = JournalEntry.objects.get(kind="slow.written")
-        assert slow_entry.xid == oldest
+        assert slow_entry.xid == slow_xid
         assert slow_entry.pk < quick.pk, "by its number alone the reader would have skipped it"
 
     def test_outside_a_transaction_nothing_is_written(self, run: Run) -> None:

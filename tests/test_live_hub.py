@@ -16,8 +16,8 @@ from runs.queries.since import MOST, Moved, Since
 EVERYTHING = frozenset({"*"})
 
 
-def make_client(hub: Hub, *, user: int = 1, agents: frozenset[str] = EVERYTHING) -> Client:
-    client = Client(user=user, session="s")
+def make_client(hub: Hub, *, user: int = 1, agents: frozenset[str] = EVERYTHING, page: str = "") -> Client:
+    client = Client(user=user, session="s", page=page)
     client.agents = agents
     hub.join(client)
     return client
@@ -119,6 +119,17 @@ def test_there_is_room_for_so_many() -> None:
     kept = [make_client(hub) for _ in range(MOST_STREAMS_OF_ONE)]
     with pytest.raises(NoRoom):
         make_client(hub)
+
+
+def test_a_page_that_comes_back_takes_the_place_of_its_stream_before() -> None:
+    hub = Hub()
+    others = [make_client(hub, page=f"page {n}") for n in range(MOST_STREAMS_OF_ONE - 1)]
+    first = make_client(hub, page="mine")
+    second = make_client(hub, page="mine")
+    assert (first.end, second.end) == ("bye", None)
+    somebody_else = make_client(hub, user=2, page="mine")
+    assert set(hub.clients) == {*others, second, somebody_else}
+    assert second.end is None, "a name is one person's own"
 
 
 def test_an_old_stream_says_goodbye_and_its_client_comes_back(settings: Any) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import psycopg
 import pytest
@@ -11,13 +11,23 @@ from django.db import connection
 
 from console.live.hub import MOST_STREAMS_OF_ONE, Hub
 from console.live.listener import HearsNothing, begin
+from console.soak.waiting import Overdue
 from runs.access import Role
 from runs.models import Run
 from tests import situations
 from tests.live_tools import note
 from tests.people import make_person
 from tests.waiting import wait_until
-from tests.web_process import Stream, WebProcess, session_cookie, web, web_process
+from tests.web_process import (
+    IS_LISTENER,
+    IS_OURS,
+    Stream,
+    WebProcess,
+    end_listener,
+    session_cookie,
+    web,
+    web_process,
+)
 
 __all__ = ["web", "web_process"]
 
@@ -39,22 +49,21 @@ def many(transactional_db: None) -> list[str]:
     return [session_cookie(person) for person in people for _ in range(MOST_STREAMS_OF_ONE)][:100]
 
 
-def count_connections(*, listeners: bool) -> int:
-    """How many connections to the test database there are beside our own."""
+def read_connections(*, listening: bool) -> list[tuple[str, str, str]]:
+    """The connections of the web process: state, the last statement, and when that was."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            " AND application_name LIKE '%% live' = %s",
-            [listeners],
+            "SELECT state, query, age(clock_timestamp(), query_start)::text FROM pg_stat_activity"
+            f" WHERE {IS_OURS} AND ({IS_LISTENER}) = %s",
+            [listening],
         )
-        row = cursor.fetchone()
-    assert row is not None
-    return int(row[0])
+        return cursor.fetchall()
 
 
-def end_listener() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%% live'")
+def wait_until_none_is_held() -> None:
+    with suppress(Overdue):
+        wait_until(lambda: not read_connections(listening=False), what="no connection is held")
+    assert read_connections(listening=False) == []
 
 
 def open_streams(web: WebProcess, cookies: list[str], stack: ExitStack) -> list[Stream]:
@@ -69,13 +78,13 @@ def test_a_hundred_streams_hold_no_connection_and_one_listens_for_all(
 ) -> None:
     with ExitStack() as stack:
         streams = open_streams(web, many, stack)
-        wait_until(lambda: count_connections(listeners=False) == 0, what="no connection is held")
-        assert count_connections(listeners=True) == 1
+        wait_until_none_is_held()
+        assert len(read_connections(listening=True)) == 1
         note(run)
         for stream in streams:
             assert stream.next_about(f"run.{run.pk}")
         streams[0].next("ping")  # with each heartbeat the sessions are looked at, and nothing is kept from it
-        wait_until(lambda: count_connections(listeners=False) == 0, what="no connection is held any more")
+        wait_until_none_is_held()
 
 
 def test_one_person_has_so_many_streams_and_others_still_get_theirs(web: WebProcess, olga: User) -> None:

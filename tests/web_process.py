@@ -24,6 +24,10 @@ from console.databases import write_database_url
 from tests.conftest import PROJECT
 from tests.waiting import wait_until
 
+# Tests that run beside this one have web processes of their own, on databases of the same server.
+IS_OURS = "datname = current_database() AND application_name LIKE 'longwatch web%%'"
+IS_LISTENER = f"{IS_OURS} AND application_name LIKE '%% live'"
+
 
 class Frame(NamedTuple):
     event: str
@@ -71,6 +75,7 @@ class WebProcess:
                     "LONGWATCH_DATA": str(self.folder / "data"),
                     "LONGWATCH_SECRET_KEY": settings.SECRET_KEY,  # sessions of the test are sessions of the process
                     "LONGWATCH_URL": self.url,
+                    "LONGWATCH_PROCESS": "web",
                 },
                 pass_fds=[descriptor],
                 stdout=log,
@@ -131,6 +136,12 @@ class WebProcess:
         with suppress(OSError):
             return self.get("/api/v1/health/live")[0] == 200
         return False
+
+
+def end_listener() -> None:
+    """End the connection with which the web process of this test's database hears."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {IS_LISTENER}")
 
 
 def session_cookie(user: User) -> str:

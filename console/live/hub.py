@@ -25,9 +25,10 @@ class NoRoom(Exception):
 class Client:
     """One open stream. What waits for it is a set of topics, so a slow reader costs no more than their number."""
 
-    def __init__(self, *, user: int, session: str) -> None:
+    def __init__(self, *, user: int, session: str, page: str = "") -> None:
         self.user = user
         self.session = session
+        self.page = page  # the same for every stream that one page opens; empty where it says none
         self.agents: frozenset[str] = frozenset()
         self.knows: Since | None = None  # until the first look after it joined, which includes that
         self.wake = asyncio.Event()
@@ -83,7 +84,16 @@ class Hub:
         return self._told.mark if self._told else None
 
     def join(self, client: Client) -> None:
-        """Raises: NoRoom."""
+        """A page that comes back takes the place of its stream before, whose end the server may not have seen yet.
+
+        Raises:
+            NoRoom: this person, or everybody together, has as many as may be.
+        """
+        if client.page:
+            for other in list(self.clients):
+                if (other.user, other.page) == (client.user, client.page):
+                    other.finish("bye")
+                    self.leave(other)
         mine = sum(1 for other in self.clients if other.user == client.user)
         if self.draining or len(self.clients) >= MOST_STREAMS or mine >= MOST_STREAMS_OF_ONE:
             raise NoRoom

@@ -9,6 +9,7 @@
     bye       come back: the server stops, or the stream is old, and coming back renews session and rights
 
 Every frame carries the mark up to which everything was told; `?since=MARK` (or Last-Event-ID) is told what moved since.
+With `&page=NAME` it ends the stream that the same page had before.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from runs.queries.since import Since, name_topics, read_mark, read_since
 
 # The smallest bigint's worth of digits; anything longer is no mark.
 _MARK_DIGITS = 18
+_PAGE_LENGTH = 32
 
 
 @login_not_required  # someone who is not signed in is told so in the stream: a script cannot see why a stream is refused
@@ -42,7 +44,8 @@ async def live(request: HttpRequest) -> HttpResponseBase:
     if not isinstance(user, User):
         await _close_connections()
         return _answer(_say_expired())
-    client = Client(user=user.pk, session=request.session.session_key or "")
+    page = request.GET.get("page", "")[:_PAGE_LENGTH]
+    client = Client(user=user.pk, session=request.session.session_key or "", page=page)
     try:
         HUB.join(client)  # before the look back, so that nothing falls between
     except NoRoom:

@@ -8,6 +8,7 @@ const WORDS = { // and the icon, where there is no dot
   paused: ["Paused", "paused"], "signed-out": ["Signed out", "lock"],
 };
 const tabs = new BroadcastChannel("live");
+const page = Math.random().toString(36).slice(2); // a stream of its own replaces the one before
 const held = new Set(); // panels that wait until nothing in them is selected
 const due = new WeakMap(); // when each panel is fetched although nothing happened
 let link = "reconnecting"; // or live, degraded, paused, signed-out
@@ -41,7 +42,7 @@ function open() {
   close();
   if (document.hidden) return leave("paused");
   if (link === "paused") become("reconnecting");
-  source = new EventSource(`${root.dataset.liveSrc}?since=${cursor}`);
+  source = new EventSource(`${root.dataset.liveSrc}?since=${cursor}&page=${page}`);
   source.onerror = lose;
   for (const name in on) source.addEventListener(name, ({ data, lastEventId }) => {
     [cursor, newsAt] = [lastEventId, Date.now()];
@@ -97,7 +98,8 @@ function fetched({ detail: { ctx } }) {
   due.delete(ctx.sourceElement);
   polled = came && link === "reconnecting";
   if (came) newsAt = Date.now();
-  else if (link === "live") again ||= setTimeout(() => { again = 0; tell("resync"); }, AGAIN_MS);
+  if (polled && source?.readyState === EventSource.CLOSED) open(); // the server is there again: why wait
+  else if (!came && link === "live") again ||= setTimeout(() => { again = 0; tell("resync"); }, AGAIN_MS);
   show();
 }
 function hold(event) {

@@ -92,6 +92,7 @@ def test_every_page_finds_back_after_the_server_was_killed(
     web.kill()
     for page in pages:
         expect_state(page, "reconnecting")
+    time.sleep(8.0)  # each asks several times, and what it gave up is answered first
     reject(asking, anna)
     web.start()
     back = time.monotonic()
