@@ -57,7 +57,8 @@ def read_connections(*, listening: bool) -> list[tuple[str, str, str]]:
             f" WHERE {IS_OURS} AND ({IS_LISTENER}) = %s",
             [listening],
         )
-        return cursor.fetchall()
+        found: list[tuple[str, str, str]] = cursor.fetchall()
+    return found
 
 
 def wait_until_none_is_held() -> None:

@@ -11,7 +11,8 @@ from runs import clock, operations
 from runs.access import Role
 from runs.agents import get_agent
 from runs.models import Approval, Decision
-from tests import situations, writers
+from runs.states import ApprovalKind
+from tests import page_situations, situations, writers
 from tests.page_tools import client_of, read
 from tests.people import approver, make_person, operator
 
@@ -90,3 +91,17 @@ def test_what_is_put_off_comes_back_before_it_expires_or_when_it_is_asked_for(op
     client.post(f"/approvals/{card.pk}/later", {"minutes": "480"})
     clock.shift(timedelta(minutes=46))
     assert listed(client) == [card.pk]
+
+
+@pytest.mark.parametrize("kind", ApprovalKind)
+def test_every_kind_of_card_can_be_claimed_and_put_off(operator: User, approver: User, kind: ApprovalKind) -> None:
+    card = page_situations.make_card(kind, operator)
+    client, other = client_of(approver), client_of(make_person("berta", Role.APPROVER))
+    page = client.get(f"/approvals/{card.pk}").content.decode()
+    assert f'action="/approvals/{card.pk}/claim"' in page
+    assert f'action="/approvals/{card.pk}/later"' in page
+    client.post(f"/approvals/{card.pk}/claim")
+    assert "You are at it" in read(client.get(f"/approvals/{card.pk}"))
+    assert f"{approver.get_username()} is at it." in read(other.get(f"/approvals/{card.pk}"))
+    client.post(f"/approvals/{card.pk}/later", {"minutes": "60"})
+    assert (listed(client), listed(other)) == ([], [card.pk])
