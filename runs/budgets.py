@@ -141,11 +141,18 @@ def release(attempt: int, *, note: str = "") -> None:
 
 
 def set_limits(
-    run: int, limits: Mapping[str, Decimal | int | float | None], *, actor: Actor, why: str, version: int | None = None
+    run: int,
+    limits: Mapping[str, Decimal | int | float | None],
+    *,
+    actor: Actor,
+    why: str,
+    version: int | None = None,
+    renew: bool = False,
 ) -> Budget:
     """Set new limits on a locked run's budget: {"usd": …, "tokens": …, …, "working_s": …}; None is no limit.
 
-    "ask_percent" is the share of a limit above which a step is put before a person first.
+    "ask_percent" is the share of a limit above which a step is put before a person first. renew: it becomes another
+    version also when nothing in it changes, since something that is set together with it did.
 
     Raises:
         LimitTooLow below what is spent or reserved; NoLimit when none would be left; Conflict when `version` is old.
@@ -179,6 +186,8 @@ def set_limits(
         sql.execute(f"UPDATE runs_budget SET {column} = %s{uncovered} WHERE run_id = %s", [wanted, run])
         setattr(budget, column, wanted)
     if not after:
+        if renew:
+            sql.execute("UPDATE runs_budget SET version = version + 1 WHERE run_id = %s", [run])
         return budget
     if not budget.unlimited_because and all(getattr(budget, column) is None for column in _LIMITS):
         raise NoLimit(Run.objects.values_list("agent", flat=True).get(pk=run))

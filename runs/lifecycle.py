@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db import transaction
 
 from runs import notify, sql, switches
-from runs.errors import Lost, RunEnded, WrongState
+from runs.errors import Lost, Malformed, RunEnded, WrongState
 from runs.journal import RUNTIME, Actor, append, require_transaction
 from runs.models import Run, WorkItem
 from runs.sanitise import clean_text
@@ -352,6 +352,28 @@ def mark_drained(run: int) -> bool:
 def raise_epoch(run: Run) -> None:
     """Fence whoever held a locked run: its claim is not valid any more."""
     (run.epoch,) = sql.fetch_row("UPDATE runs_run SET epoch = epoch + 1 WHERE id = %s RETURNING epoch", [run.pk])
+
+
+def set_ends(run: Run, *, max_age_s: float | None, deadline_at: datetime | None, actor: Actor, why: str) -> bool:
+    """Set when an open run expires, whatever it is doing; None is no limit. False: it is so already.
+
+    Raises: RunEnded, Malformed (it would have expired already).
+    """
+    if (run.max_age_s, run.deadline_at) == (max_age_s, deadline_at):
+        return False
+    if run.state not in RUN_OPEN:
+        raise RunEnded(run.pk, run.state)
+    before = {"max_age_s": run.max_age_s, "deadline_at": run.deadline_at and run.deadline_at.isoformat()}
+    (over,) = sql.fetch_row(
+        "UPDATE runs_run SET max_age_s = %s, expires_at = created_at + make_interval(secs => %s), deadline_at = %s"
+        " WHERE id = %s RETURNING coalesce(least(expires_at, deadline_at) <= lw_clock(), false)",
+        [max_age_s, max_age_s, deadline_at, run.pk],
+    )
+    if over:
+        raise Malformed(f"Run {run.pk} would have expired already.", remedy="Name a later end, or stop it.")
+    after = {"max_age_s": max_age_s, "deadline_at": deadline_at and deadline_at.isoformat()}
+    append("run.ends_set", actor=actor, run=run.pk, before=before, after=after, why=why)
+    return True
 
 
 def pause(run: Run, *, reason: str, actor: Actor, at: datetime | None = None) -> datetime:

@@ -1,12 +1,16 @@
 """The limits of a run on its page: every dimension shown, and set by whoever may."""
 
+import re
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
 from django.contrib.auth.models import User
 
 from runs import clock, operations
+from runs.engine.sweep import sweep_once
 from runs.models import Budget, JournalEntry, Run
+from runs.states import RunState
 from tests import situations
 from tests.page_tools import client_of, fields_of, read
 from tests.people import approver, operator, viewer
@@ -105,3 +109,34 @@ def test_who_may_not_set_limits_has_no_form(operator: User, viewer: User, approv
         assert "limits-dialog" not in client_of(user).get(f"/runs/{run.pk}").content.decode()
     operations.stop_run(run.pk, reason="enough", by=operator)
     assert "limits-dialog" not in client_of(operator).get(f"/runs/{run.pk}").content.decode()
+
+
+def test_the_end_of_a_run_is_moved_there_too_and_a_stale_form_moves_nothing(operator: User) -> None:
+    now = clock.now()
+    run = situations.start(operator, usd="2.00", max_age_s=7200.0, deadline_at=now + timedelta(days=1, seconds=7))
+    client = client_of(operator)
+    page = client.get(f"/runs/{run.pk}")
+    shown = dict(re.findall(r'id="limit-\w+" name="(\w+)" value="([^"]*)"', page.content.decode()))
+    assert (shown["max_age"], shown["deadline"]) == ("2h", f"{run.deadline_at:%Y-%m-%dT%H:%M}")
+    seen = fields_of(page, f"/runs/{run.pk}/limits") | shown | {"reason": "the shop is closed until Monday"}
+    assert client.post(f"/runs/{run.pk}/limits", seen).status_code == 302, "nothing is changed by saying what is so"
+    assert not JournalEntry.objects.filter(run=run, kind="run.ends_set").exists()
+    client.post(f"/runs/{run.pk}/limits", seen | {"max_age": "3d"})
+    run.refresh_from_db()
+    assert run.expires_at == run.created_at + timedelta(days=3)
+    assert run.deadline_at == now + timedelta(days=1, seconds=7), "a field without seconds takes none away"
+    entry = JournalEntry.objects.get(run=run, kind="run.ends_set")
+    assert (entry.before or {})["max_age_s"] == 7200.0
+    assert (entry.after or {})["max_age_s"] == 259_200.0
+    assert entry.why == seen["reason"]
+    assert client.post(f"/runs/{run.pk}/limits", seen | {"max_age": "9d"}).status_code == 409
+    status, words = send(operator, run, usd="2.00", max_age="", deadline=f"{now:%Y-%m-%dT%H:%M}")
+    assert status == 422
+    assert "would have expired already" in words
+    send(operator, run, usd="2.00", max_age="", deadline=f"{now + timedelta(days=2):%Y-%m-%dT%H:%M}")
+    assert not Run.objects.filter(pk=run.pk, expires_at__isnull=False).exists()
+    clock.shift(timedelta(days=1, hours=1))
+    assert sweep_once() == 0, "the old deadline holds no more"
+    clock.shift(timedelta(days=1))
+    sweep_once()
+    assert Run.objects.get(pk=run.pk).state == RunState.EXPIRED

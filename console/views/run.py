@@ -77,7 +77,15 @@ def set_limits(request: Reader, number: int) -> HttpResponse:
         return _show(request, found, refusal=refusal, typed=typed, limits=form, status=422)
     wanted = form.read_limits(found.run.budget.limits)
     try:
-        operations.set_budget(number, wanted, reason=typed["reason"], by=request.user, version=form.read_version())
+        operations.set_budget(
+            number,
+            wanted,
+            reason=typed["reason"],
+            by=request.user,
+            version=form.read_version(),
+            # A page from before a deploy has no such fields, and means to change nothing about them.
+            ends=form.read_ends(found.run) if "max_age" in request.POST else None,
+        )
     except (NotFound, Forbidden):
         raise
     except LongwatchError as refusal:
@@ -128,7 +136,7 @@ def _show(
     status: int = 200,
 ) -> HttpResponse:
     """limits: the form of limits as somebody typed it, which is then open."""
-    form = limits or RunLimitsForm(initial=write_limits(found.run.budget))
+    form = limits or RunLimitsForm(initial=write_limits(found.run))
     agent = get_agents().get(found.run.agent)
     context = (
         _describe(request, found)

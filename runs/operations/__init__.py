@@ -13,6 +13,7 @@ from runs.operations.decisions import (
 from runs.operations.events import store_event
 from runs.operations.facts import checker_of, correct_fact, extend_fact, plan_check, recheck_card, recheck_fact
 from runs.operations.money import (
+    Ends,
     change_allowance,
     create_allowance,
     end_allowance,
@@ -29,6 +30,7 @@ from runs.operations.wakes import wake_lock_waiters, wake_waiters_of_ended
 __all__ = [
     "GOAL_CHARS",
     "LONGEST_S",
+    "Ends",
     "Start",
     "apply_held_decision",
     "approve_batch",

@@ -1,6 +1,8 @@
 """Limits, prices, allowances and rates, as people set them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 
 from django.contrib.auth.models import AbstractBaseUser
@@ -17,6 +19,14 @@ from runs.operations.wakes import close_budget_cards, wake_descendants, wake_for
 from runs.states import ApprovalKind, ApprovalState, StepState, WaitingFor
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """When a run ends whatever it is doing: so many seconds after its start, and at a moment. None: no such limit."""
+
+    max_age_s: float | None
+    deadline_at: datetime | None
+
+
 def set_budget(
     run: int,
     wanted: Mapping[str, Decimal | int | float | None],
@@ -24,21 +34,27 @@ def set_budget(
     reason: str,
     by: AbstractBaseUser,
     version: int | None = None,
+    ends: Ends | None = None,
 ) -> Run:
-    """Set new limits; a run in its tree that waits for budget goes on by itself.
+    """Set new limits, and when it ends at the latest; a run in its tree that waits for budget goes on by itself.
 
-    Raises: NotFound, Forbidden, LimitTooLow, Conflict (a stale form).
+    Raises: NotFound, Forbidden, LimitTooLow, Conflict (a stale form), Malformed, RunEnded.
     """
     require_on_run(by, Action.BUDGET, run)
     require_reason(reason, "Changing a limit")
     for name, amount in wanted.items():
         check_amount(name, amount)
+    if ends is not None:
+        check_amount("max_age_s", ends.max_age_s)
     with transaction.atomic(durable=True):
         locked = lifecycle.lock(run)
+        moved = ends is not None and lifecycle.set_ends(
+            locked, max_age_s=ends.max_age_s, deadline_at=ends.deadline_at, actor=person(by), why=reason
+        )
         close_budget_cards(locked, why="the limit was changed")
         course.wake_run(locked, WaitingFor.BUDGET, why="the limit was changed", actor=person(by))
         # Budgets last: every run below waits for this one.
-        budgets.set_limits(run, wanted, actor=person(by), why=reason, version=version)
+        budgets.set_limits(run, wanted, actor=person(by), why=reason, version=version, renew=moved)
     wake_descendants(run, WaitingFor.BUDGET, why=f"a limit of run {run} was changed")
     locked.refresh_from_db()
     return locked
