@@ -51,8 +51,10 @@ class Limits:
     """How long each sign of life may be missing, in seconds. None of these signs needs the database."""
 
     started: float = 20.0  # from the start until every part has a seat
-    complete: float = 5.0  # a part that died is replaced by the sentinel within one round of its guard
-    sentinel: float = 5.0  # a round of its guard takes half a second
+    # A part that died is replaced by the sentinel within one round of its guard, which takes half a second; but where
+    # much else is done, for seconds, and starting everything anew would only take more.
+    complete: float = 15.0
+    sentinel: float = 10.0
     pusher: float = 8.0  # it waits, connects and looks for at most 5 s each
     handover: float = 3.0  # a pipe between two processes that are both there
     due: float = 3.0  # a due run, while every worker waits
