@@ -14,11 +14,13 @@ from runs.approvals import Said
 from runs.engine.sweep import sweep_once
 from runs.errors import AlreadyDecided, AnotherVersion, Conflict, Forbidden, Malformed
 from runs.models import Approval, Decision, JournalEntry, Run, Step
-from runs.queries import find_approval
+from runs.queries import find_approval, find_run
 from runs.queries.inbox import list_pending
+from runs.queries.paging import EVERY_AGENT
 from runs.states import ApprovalKind, ApprovalState, RunState, StepState, Verdict, WaitingFor
 from tests import people
 from tests.engine_tools import Engine, call, dig, engine, shop_process, workers
+from tests.page_tools import client_of, read
 from tests.writers import ask, errors, person, plan_act, record, start, together
 
 __all__ = ["engine", "person", "shop_process", "workers"]
@@ -282,6 +284,14 @@ class TestWho:
         card = card_of(person)
         with pytest.raises(Forbidden):
             operations.claim_approval(card.pk, by=people.make_person("vera", Role.VIEWER))
+
+    def test_a_wait_that_goes_on_to_others_says_so(self, person: User) -> None:
+        card = card_of(person, valid_for_s=600.0, on_expiry="escalate", escalate_to=["managers"])
+        run = find_run(card.run_id, agents=[EVERY_AGENT])
+        assert run is not None
+        assert [wait.and_then for wait in run.waits] == ["others are asked, without an end"]
+        page = read(client_of(person).get(f"/runs/{card.run_id}"))
+        assert "And then others are asked; nothing runs until someone decides" in page
 
     def test_what_nobody_decides_goes_to_the_next_group_and_is_no_rejection(
         self, person: User, ben: User, clara: User

@@ -41,6 +41,8 @@ def say_on_expiry(on_expiry: str, kind: str) -> str:
     """What becomes of a card that nobody decides in time."""
     if on_expiry == "reject":
         return "it expires undecided, nothing runs, and the agent plans again"
+    if on_expiry == "escalate":
+        return "others are asked; nothing runs until someone decides"
     if kind == ApprovalKind.APPROVAL:
         return "you are asked again; nothing runs until someone decides"
     return "it is asked again; nothing happens until someone decides"

@@ -326,6 +326,8 @@ def say_what_then(waiting_for: str, card: Approval | None) -> str:
         return "nothing: it waits until someone decides"
     if card.on_expiry == "hold":
         return "it is asked again"
+    if card.on_expiry == "escalate":
+        return "others are asked, without an end"
     return "the call is not made, and the agent is told that nobody decided"
 
 
