@@ -28,7 +28,7 @@ def read_decision(form: QueryDict, card: ApprovalCard) -> Said:
         version=_read_version(form),
         arguments=_read_arguments(form, card.arguments) if verdict == Verdict.EDIT else None,
         answer=_read_text(form, "answer"),
-        result=_read_result(form, verdict, card),
+        result=_read_result(form, verdict),
         grant=_read_grant(form) if verdict == Verdict.GRANT and form.get("amount", "0").strip() else None,
         comment=_read_comment(form, verdict),
     )
@@ -103,7 +103,7 @@ def _unfold(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _read_result(form: QueryDict, verdict: Verdict, card: ApprovalCard) -> Json:
+def _read_result(form: QueryDict, verdict: Verdict) -> Json:
     """What the receiver answered (it happened), or the right value (a fact): JSON if it is that, else the text.
 
     Of a credential: until when the new one is good.

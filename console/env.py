@@ -93,17 +93,6 @@ class Environment:
             )
         return value
 
-    def read_choice(self, name: str, default: str, *, choices: Sequence[str]) -> str:
-        raw = self.read_text(name, default)
-        if raw not in choices:
-            raise BadVariable(
-                name=name,
-                value=raw,
-                rule=f"must be one of {', '.join(choices)}",
-                remedy=f"Leave {name} out to use {default or 'the default'}.",
-            )
-        return raw
-
     def read_names(self, name: str, default: Sequence[str] = ()) -> list[str]:
         """Return a comma-separated list, without empty items."""
         raw = self.read_text(name)

@@ -231,10 +231,6 @@ def read_children() -> list[int]:
     return children
 
 
-def read_boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
 def is_alive(pid: int, start_ticks: int) -> bool:
     """Say whether this very process can still act: a zombie cannot, nor another one with the same number."""
     stat = read_stat(pid)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -122,15 +121,6 @@ def scratch_folder() -> Iterator[Path]:
 def database_url(transactional_db: None) -> str:
     """The address of the test database, for processes of their own: they see what the test has committed."""
     return write_database_url(connection.settings_dict)
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @pytest.fixture

@@ -71,12 +71,6 @@ def test_a_time_zone_is_one_of_the_list(value: str) -> None:
         environment(X=value).read_zone("X", "UTC")
 
 
-def test_a_choice_names_what_there_is_to_choose() -> None:
-    assert environment(X="b").read_choice("X", "a", choices=["a", "b"]) == "b"
-    with pytest.raises(BadVariable, match="must be one of a, b"):
-        environment(X="c").read_choice("X", "a", choices=["a", "b"])
-
-
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()

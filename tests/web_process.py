@@ -111,12 +111,6 @@ class WebProcess:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def read_rss_mb(self) -> float:
-        assert self.process is not None
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-        return int(line.split()[1]) / 1024
-
     def get(self, path: str, **headers: str) -> tuple[int, str]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=20.0)
         try:

@@ -113,7 +113,6 @@ class CardExtras:
     needing: list[Needing]
     now: datetime
     run_ended: bool
-    run_why: str
     facts: dict[str, FactNow]
     subject: FactNow | None
     earlier: list[Earlier]
@@ -150,7 +149,6 @@ def read_card_extras(card: int, *, agents: Collection[str]) -> CardExtras:
         needing=_read_needing(found, agents) if found.kind == ApprovalKind.CREDENTIAL else [],
         now=found.now,
         run_ended=found.run.ended_at is not None,
-        run_why=found.run.end_reason or found.run.why,
         facts=facts,
         subject=subject[0] if subject else None,
         earlier=_read_earlier(found, agents) if found.tool else [],

@@ -34,7 +34,6 @@ class RunExtras:
     now: datetime
     cards: list[OpenCard]
     open_work: list[tuple[str, str]]
-    work_closed: int
     estimated_usd: Decimal
     estimated_tokens: int
     unpriced: int
@@ -48,12 +47,11 @@ def read_run_extras(run: int) -> RunExtras:
     """In three queries."""
     cards = [OpenCard(**dict(zip(OpenCard.__dataclass_fields__, row, strict=True))) for row in _rows(_CARDS, run)]
     work = _rows(_WORK, run)
-    now, closed, usd, tokens, unpriced, failures, holder, facts_move_s, ended_by = sql.fetch_row(_FIGURES, {"run": run})
+    now, usd, tokens, unpriced, failures, holder, facts_move_s, ended_by = sql.fetch_row(_FIGURES, {"run": run})
     return RunExtras(
         now=now,
         cards=cards,
         open_work=[(ref, title) for ref, title in work],
-        work_closed=closed,
         estimated_usd=usd,
         estimated_tokens=tokens,
         unpriced=unpriced,
@@ -84,7 +82,6 @@ _ESTIMATED = """
 """
 _FIGURES = f"""
     SELECT lw_clock(),
-        (SELECT count(*) FROM runs_workitem WHERE run_id = %(run)s AND state <> 'open'),
         (SELECT coalesce(sum(e.usd), 0) FROM runs_ledgerentry e WHERE {_ESTIMATED}),
         (SELECT coalesce(sum(e.tokens), 0)::bigint FROM runs_ledgerentry e WHERE {_ESTIMATED}),
         (SELECT count(*) FROM runs_ledgerentry e WHERE e.unpriced AND {_ESTIMATED}),

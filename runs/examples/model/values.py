@@ -1,7 +1,5 @@
 """JSON values with types: narrow what came over the wire without trusting it."""
 
-from decimal import Decimal, InvalidOperation
-
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 type JsonObject = dict[str, Json]
 
@@ -31,17 +29,6 @@ def as_integer(value: Json) -> int | None:
 def as_number(value: Json) -> float | None:
     """Return the value as a float if it is a number (true and false are none)."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def as_money(value: Json) -> Decimal | None:
-    """Return an amount given as a decimal string or a number."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    try:
-        amount = Decimal(str(value))
-    except InvalidOperation:
-        return None
-    return amount if amount.is_finite() else None
 
 
 def look_up(value: Json, path: list[str]) -> Json:
