@@ -1,4 +1,4 @@
-"""Settings, from the environment only. README.md lists every variable; `console/env.py` gives them types.
+"""Settings, from the environment only. README.md lists what an installation sets; `console/env.py` gives them types.
 
 Importing this module opens no connection and starts no server: type checks and `--help` import it too.
 The embedded PostgreSQL starts with the first connection (`console/database/base.py`).

@@ -356,7 +356,7 @@ def tool(
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function `f(call, …)`.
 
-        valid_for: seconds that an approval lasts. on_expiry: `reject` (the agent is told nobody decided), `hold` (it is
+    valid_for: seconds that an approval lasts. on_expiry: `reject` (the agent is told nobody decided), `hold` (it is
     asked again without an end) or `escalate` (the groups of `escalate_to` are asked, without an end). people: how many
     different people have to approve a call that is gated. timeout: seconds per try. visible_within: seconds until a
     look-up shows an effect. attempts, backoff: how often it is tried after failures, and the first pause in seconds

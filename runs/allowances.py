@@ -1,6 +1,6 @@
 """Writer of allowances: what many runs together may use in a period, and how many may be under way at once.
 
-The reservations are those of the ledger (`lw_reserve`, `lw_settle` in `migrations/0005_money.sql`), last of all locks.
+The reservations are those of the ledger (`lw_reserve`, `lw_settle`: see `runs.budgets`), last of all locks.
 """
 
 import zoneinfo

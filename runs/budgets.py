@@ -1,6 +1,6 @@
 """Writer of budgets and the ledger: reserve before, settle after, for a run and all its ancestors, leaf to root.
 
-Reserving and settling are functions in the database (`migrations/0005_money.sql`): one round trip each, so that
+Reserving and settling are functions in the database (`migrations/0014_short_locks.sql`): one round trip each, so that
 a budget which many share is locked as briefly as can be.
 """
 

@@ -446,7 +446,7 @@ def note_progress(attempt: int, progress: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """What the tries of one key (or step) leave open."""
+    """What the tries of one key leave open."""
 
     may_have_acted: bool  # one of them began, and its outcome is not known
     open: bool  # one of them is still under way

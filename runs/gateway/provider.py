@@ -56,9 +56,8 @@ _STATUS_OF_TYPE = {
 class Reason(Enum):
     """Why a call brought no reply."""
 
-    LIMITED = (
-        auto()
-    )  # the provider's limit, its overload, or nobody there: later, for all calls of this credential and model
+    # The provider's limit, its overload, or nobody there: later, for all calls of this credential and model.
+    LIMITED = auto()
     SPENT = auto()  # the provider's limit on spending: not before somebody does something about it
     CREDENTIAL = auto()  # the credential is not accepted
     REFUSED = auto()  # the request itself is wrong; the same again would be refused again

@@ -4,7 +4,7 @@ from django.db import models
 class ProviderLimit(models.Model):
     """What a model provider last said about a credential (nothing is sent before `not_before`), and its rate of calls.
 
-    Written by `runs.limits`, and the rate by `runs.quotas`, alone.
+    Written by `runs.limits` alone.
     """
 
     credential = models.CharField(max_length=100)

@@ -22,7 +22,7 @@ class Run(models.Model):
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="children")
     root = models.ForeignKey("self", on_delete=models.PROTECT, related_name="tree")
     depth = models.PositiveSmallIntegerField(default=0)
-    # Namespace of its keys: its own uid, or that of the run which it retries.
+    # Namespace of its keys: its own uid.
     origin = models.UUIDField()
     contract = models.CharField(max_length=64)
 

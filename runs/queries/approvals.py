@@ -1,4 +1,4 @@
-"""Cards that ask a person, with the facts behind them as they stand now and what was decided: three queries a page."""
+"""Cards that ask a person, with the facts behind them as they stand now and what was decided: four queries a page."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable

@@ -39,7 +39,7 @@ def find_switch(number: int, *, agents: Collection[str]) -> SwitchCard | None:
 
 
 def list_switches(window: Window, *, agents: Collection[str], engaged: bool | None = None) -> Page[SwitchCard]:
-    """Switches, newest first; engaged ones are few, and each takes three queries of its own."""
+    """Switches, newest first; engaged ones are few, and each takes a few queries of its own."""
     rows = _visible(_select(Switch.objects.order_by("-pk")), agents)
     if engaged is not None:
         rows = rows.filter(released_at__isnull=engaged)
