@@ -14,7 +14,7 @@ from runs.journal import AGENT, RUNTIME, Actor, append, require_transaction
 from runs.models import Fact, Run
 from runs.models.fact import LONGEST_AGE_S
 from runs.sanitise import clean_json, clean_text
-from runs.states import CheckOutcome, FactState
+from runs.states import FACT_USABLE, CheckOutcome, FactState
 
 NAME_CHARS = 200
 
@@ -35,7 +35,7 @@ class Judged:
 
     @property
     def usable(self) -> bool:
-        return self.state in (FactState.FRESH, FactState.AGEING)
+        return self.state in FACT_USABLE
 
 
 def record(
@@ -420,7 +420,7 @@ def _judge_rows(run: int, names: list[str], lock_rows: bool) -> list[tuple[Judge
     out = []
     for ident, name, value, version, max_age_s, parents, state, age in rows:
         age_s = max(float(age), 0.0)
-        usable = state in (FactState.FRESH, FactState.AGEING)
+        usable = state in FACT_USABLE
         out.append(
             (
                 Judged(

@@ -241,6 +241,10 @@ class FactState(TextChoices):
     UNKNOWN = "unknown"  # no date, or a date in the future: never fresh
 
 
+FACT_USABLE = (FactState.FRESH, FactState.AGEING)
+"""The states in which an effect may rest on a fact."""
+
+
 class CheckOutcome(TextChoices):
     SAME = "same"
     CHANGED = "changed"

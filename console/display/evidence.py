@@ -8,10 +8,9 @@ from console.display.marks import FACT, FACT_GAUGE, Mark
 from console.display.outside import Shown, show, show_value, write_brief
 from runs.queries.inbox import FactNow
 from runs.queries.shapes import FactShown
-from runs.states import AGEING, FactState
+from runs.states import AGEING, FACT_USABLE, FactState
 
 BRIEF = 90
-USABLE = (FactState.FRESH, FactState.AGEING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +65,15 @@ def show_evidence(shown: FactShown, now: FactNow | None, may_recheck: bool, *, r
         limit="" if max_age_s is None else f"of {write_limit(max_age_s)}",
         share=100.0 if age_s is None or not max_age_s else percent(age_s, max_age_s),
         gauge=FACT_GAUGE.get(state, "high"),
-        hot=changed or state not in USABLE,
+        hot=changed or state not in FACT_USABLE,
         aged=now is not None and state != FactState.FRESH,
-        may_recheck=may_recheck and now is not None and state not in USABLE and bool(now.source_tool),
+        may_recheck=may_recheck and now is not None and state not in FACT_USABLE and bool(now.source_tool),
     )
 
 
 def find_next_move(state: str, age_s: float | None, max_age_s: float | None) -> float | None:
     """In how many seconds a fact is called otherwise, by its age alone; None when it will not be."""
-    if age_s is None or max_age_s is None or state not in USABLE:
+    if age_s is None or max_age_s is None or state not in FACT_USABLE:
         return None
     return max((AGEING if state == FactState.FRESH else 1.0) * max_age_s - age_s, 0.0)
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlencode
 
-from console.display.evidence import USABLE
+from console.display.evidence import find_next_move
 from console.display.figures import percent, plural, write_ago, write_duration, write_limit, write_limit_field
 from console.display.marks import FACT, FACT_GAUGE, Mark
 from console.display.outside import Shown, show, show_value, write_brief
 from runs.queries.factlists import COUNTED, FactList, FactOver, FactsOver, HeldUp
 from runs.queries.factstory import FactStory
-from runs.states import CheckOutcome, FactState
+from runs.states import FACT_USABLE, CheckOutcome, FactState
 
 _WORST = [
     FactState.CONTRADICTED,
@@ -328,19 +328,11 @@ def show_story(story: FactStory, *, checkable: bool, may_recheck: bool, may_deci
         and story.state in _EXTENDABLE,
         extend_most=write_limit(story.max_age_s),
         extend_typed=write_limit_field(story.max_age_s),
-        moves_in_s=_say_when_it_moves(story) if live else None,
+        moves_in_s=find_next_move(story.state, story.age_s, story.max_age_s) if live else None,
     )
 
 
-def _say_when_it_moves(story: FactStory) -> float | None:
-    """In how many seconds it is called otherwise, by its age alone; None when it will not be."""
-    if story.age_s is None or story.state not in USABLE:
-        return None
-    ahead = [share * story.max_age_s - story.age_s for share in (0.8, 1.0)]
-    return min((seconds for seconds in ahead if seconds > 0), default=None)
-
-
-_EXTENDABLE = (*USABLE, FactState.STALE, FactState.CHECK_FAILED)
+_EXTENDABLE = (*FACT_USABLE, FactState.STALE, FactState.CHECK_FAILED)
 
 
 def _say_source(story: FactStory) -> str:
@@ -396,7 +388,7 @@ def _draw(story: FactStory) -> Chart | None:
         for at, (value, start, end, height) in enumerate(zip(values, starts, ends, heights, strict=True))
     ]
     failed = [c.at for c in story.checks if c.outcome in (CheckOutcome.UNREACHABLE, CheckOutcome.MALFORMED)]
-    usable = story.state in USABLE
+    usable = story.state in FACT_USABLE
     return Chart(
         segments=segments,
         unsure_from=None if usable or story.verified_at is None else place(story.verified_at),

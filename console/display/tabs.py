@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from console.display.cards import say_outcome
-from console.display.evidence import BRIEF, USABLE
+from console.display.evidence import BRIEF
 from console.display.figures import percent, plural, write_ago, write_booked, write_count, write_duration, write_limit
 from console.display.journal import write_side
 from console.display.marks import ENTRY, FACT, FACT_GAUGE, KEY, STEP, WORK, Mark
@@ -13,7 +13,7 @@ from console.display.outside import Shown, show, show_value, write_brief
 from runs.queries import FactRow, JournalRow, KeyRow, LedgerRow, WorkRow
 from runs.queries.factuse import NOT_USED, FactUses
 from runs.queries.failures import FailureRow
-from runs.states import FactState, WorkState
+from runs.states import FACT_USABLE, FactState, WorkState
 
 _URGENCY = [FactState.CONTRADICTED, FactState.CHECK_FAILED, FactState.STALE, FactState.UNKNOWN, FactState.AGEING]
 
@@ -97,7 +97,7 @@ def _note_fact(row: FactRow, uses: FactUses, now: datetime) -> str:
         )
     if row.state == FactState.CONTRADICTED:
         return "Its source says something else, and nobody has settled it. Nothing acts on it."
-    if row.state not in USABLE and uses.open_steps:
+    if row.state not in FACT_USABLE and uses.open_steps:
         steps = ", ".join(str(number) for number in uses.open_steps[:3])
         return (
             f"Step {steps} can’t act on this. It is checked again right before the call; if the value has changed, "

@@ -13,6 +13,7 @@ from typing import Any
 
 from runs import sql
 from runs.agents import Json
+from runs.queries.factstate import FACT_STATE
 from runs.queries.paging import EVERY_AGENT
 
 COUNTED = 100
@@ -138,7 +139,6 @@ _COLUMNS = (
     "check_tries",
     "checking",
 )
-_STATE = "lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, lw_now())"
 _ENDS = "lw_fact_ends(f.verified_at, f.max_age_s)"
 _DATED = "f.contradicted_at IS NULL AND f.observed_at <= f.verified_at"
 # The rows of each list, in its order, each by one index.
@@ -172,7 +172,7 @@ def _show(rows: str) -> str:
         SELECT f.id, f.run_id, r.agent, f.name, f.source_tool, f.source ? 'person',
             CASE WHEN pg_column_size(f.value) <= %(value_bytes)s THEN f.value::text END, f.version,
             greatest(extract(epoch FROM lw_now() - f.verified_at), 0)::float8, f.max_age_s,
-            f.extended_from_s IS NOT NULL, {_STATE}, f.check_failed_at, f.check_tries,
+            f.extended_from_s IS NOT NULL, {FACT_STATE}, f.check_failed_at, f.check_tries,
             EXISTS (SELECT FROM runs_step s WHERE s.run_id = f.run_id AND s.fact_id = f.id AND s.kind = 'check'
                 AND s.state IN ('planned', 'waiting', 'taken', 'in_doubt'))
         FROM ({rows}) f JOIN runs_run r ON r.id = f.run_id

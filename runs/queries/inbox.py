@@ -12,9 +12,10 @@ from runs import sql
 from runs.agents import Json
 from runs.models import Approval, Attempt, Decision, Fact, Step
 from runs.queries.clock import Now
+from runs.queries.factstate import FACT_UNUSABLE
 from runs.queries.lists import select_facts
 from runs.queries.paging import EVERY_AGENT, Page, Window, cut, within
-from runs.states import ApprovalKind, ApprovalState, FactState, StepState, Verdict, WaitingFor
+from runs.states import ApprovalKind, ApprovalState, StepState, Verdict, WaitingFor
 
 # Whoever claimed a card and went away keeps nobody from it for longer.
 CLAIM_S = 900.0
@@ -254,12 +255,6 @@ _BEHIND = """
         r.depth
     FROM runs_run r WHERE r.id = %(run)s
 """
-_USABLE = ", ".join(f"'{state}'" for state in (FactState.FRESH, FactState.AGEING))
-_STATE = (
-    "(lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, lw_now())"
-    f" NOT IN ({_USABLE}))"
-)
-
 # In the order of InboxLine.
 _PENDING = f"""
     SELECT a.id, a.kind, a.state, a.title, r.agent, a.run_id, a.tool, a.created_at, a.expires_at, a.closed_at,
@@ -277,9 +272,10 @@ _PENDING = f"""
         ORDER BY a.expires_at, a.id LIMIT %(limit)s) a
     JOIN runs_run r ON r.id = a.run_id
     CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE {_STATE}) AS stale,
+        SELECT count(*) FILTER (WHERE {FACT_UNUSABLE}) AS stale,
             count(*) FILTER (WHERE f.version <> (shown ->> 'version')::int) AS changed,
-            (min(f.max_age_s - extract(epoch FROM lw_now() - f.verified_at)) FILTER (WHERE NOT {_STATE}))::float8 AS stale_in_s
+            (min(f.max_age_s - extract(epoch FROM lw_now() - f.verified_at))
+                FILTER (WHERE NOT {FACT_UNUSABLE}))::float8 AS stale_in_s
         FROM jsonb_array_elements(a.facts) shown
         JOIN runs_fact f ON f.run_id = a.run_id AND f.name = shown ->> 'name') n
     ORDER BY a.expires_at, a.id

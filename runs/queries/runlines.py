@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from runs import sql
+from runs.queries.factstate import FACT_UNUSABLE
 from runs.queries.paging import Page, Window
 from runs.queries.runs import RunFilter, list_numbers, list_runs, read_runs
 from runs.queries.shapes import RunRow
-from runs.states import FactState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +112,6 @@ def _show(run: RunRow, row: tuple[Any, ...]) -> RunLine:
 
 
 _WORK = ("step", "kind", "tool", "attempt", "taken_at", "began_at", "timeout_s")
-_USABLE = ", ".join(f"'{state}'" for state in (FactState.FRESH, FactState.AGEING))
-
-_STALE = f"""lw_fact_state(f.observed_at, f.verified_at, f.max_age_s, f.check_failed_at, f.contradicted_at, lw_now())
-    NOT IN ({_USABLE})"""
-
 # The wait that a run shows is the first of the kind that its `waiting_for` names (course.rest).
 _LINES = f"""
     SELECT r.id, r.held_since, r.held_by, r.drained_at,
@@ -134,8 +129,9 @@ _LINES = f"""
         SELECT a.id, a.kind, a.created_at, a.expires_at, a.on_expiry FROM runs_approval a
         WHERE a.step_id = w.id AND a.state = 'pending' ORDER BY a.id LIMIT 1) c ON true
     CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE {_STALE}) AS stale,
-            (min(f.max_age_s - extract(epoch FROM lw_now() - f.verified_at)) FILTER (WHERE NOT {_STALE}))::float8 AS stale_in_s
+        SELECT count(*) FILTER (WHERE {FACT_UNUSABLE}) AS stale,
+            (min(f.max_age_s - extract(epoch FROM lw_now() - f.verified_at))
+                FILTER (WHERE NOT {FACT_UNUSABLE}))::float8 AS stale_in_s
         FROM runs_fact f WHERE w.id IS NOT NULL AND f.run_id = r.id AND w.rests_on @> to_jsonb(f.name)) n
     LEFT JOIN LATERAL (
         SELECT s.number, s.kind, s.tool, a.number AS attempt, a.taken_at, a.began_at, a.timeout_s

@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from runs import sql
+from runs.states import AGEING
 
 SHOWN = 10
 
@@ -89,7 +90,7 @@ _FIGURES = f"""
             WHERE run_id = %(run)s AND outcome NOT IN ('open', 'done', 'not_begun', 'proved')),
         (SELECT p.kind || ' on ' || p.host FROM runs_process p JOIN runs_run r ON r.holder = p.id WHERE r.id = %(run)s),
         (SELECT min(share * max_age_s - extract(epoch FROM lw_clock() - verified_at))::float8
-            FROM runs_fact, unnest(ARRAY[0.8, 1.0]::float8[]) share
+            FROM runs_fact, unnest(ARRAY[{AGEING}, 1.0]::float8[]) share
             WHERE run_id = %(run)s AND contradicted_at IS NULL AND verified_at <= lw_clock() AND isfinite(verified_at)
                 AND share * max_age_s > extract(epoch FROM lw_clock() - verified_at)),
         (SELECT j.actor FROM runs_run r JOIN runs_journalentry j ON j.run_id = r.id AND j.kind = 'run.' || r.state

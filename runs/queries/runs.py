@@ -14,6 +14,7 @@ from runs.errors import Malformed
 from runs.models import Approval, Attempt, Budget, Run, Step
 from runs.models.budget import DIMENSIONS
 from runs.queries.clock import Now
+from runs.queries.factstate import FACT_UNUSABLE
 from runs.queries.paging import BIGGEST, Page, Window, cut, in_range, within
 from runs.queries.shapes import (
     Amounts,
@@ -69,7 +70,7 @@ class RunFilter:
 
 
 def find_run(number: int, *, agents: Collection[str]) -> RunDetail | None:
-    """A run with its waits, tries under way, holds and counts, in five queries."""
+    """A run with its waits, tries under way, holds, counts and descendants, in seven queries."""
     if not in_range(number):
         return None
     run = _select(within(Run.objects.filter(pk=number), agents)).first()
@@ -369,7 +370,7 @@ def _read_counts(run: int) -> Counts:
 
 
 # In the order of Counts.
-_COUNTS = """
+_COUNTS = f"""
     SELECT s.steps, s.open, s.failed, f.facts, f.stale, k.keys, k.in_doubt,
         (SELECT count(*) FROM runs_approval WHERE run_id = %(run)s AND state = 'pending'),
         w.open, w.work,
@@ -377,9 +378,8 @@ _COUNTS = """
         (SELECT journal_seq FROM runs_run WHERE id = %(run)s)
     FROM (SELECT count(*) AS steps, count(*) FILTER (WHERE ended_at IS NULL) AS open,
               count(*) FILTER (WHERE state = 'failed') AS failed FROM runs_step WHERE run_id = %(run)s) s,
-        (SELECT count(*) AS facts, count(*) FILTER (WHERE lw_fact_state(observed_at, verified_at, max_age_s,
-              check_failed_at, contradicted_at, lw_now()) NOT IN ('fresh', 'ageing')) AS stale
-              FROM runs_fact WHERE run_id = %(run)s) f,
+        (SELECT count(*) AS facts, count(*) FILTER (WHERE {FACT_UNUSABLE}) AS stale
+              FROM runs_fact f WHERE run_id = %(run)s) f,
         (SELECT count(*) AS keys, count(*) FILTER (WHERE state = 'in_doubt') AS in_doubt
               FROM runs_key WHERE run_id = %(run)s) k,
         (SELECT count(*) FILTER (WHERE state = 'open') AS open, count(*) AS work
