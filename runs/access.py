@@ -19,7 +19,7 @@ from runs.clock import real_now
 from runs.errors import Conflict, Forbidden, Malformed, NotFound, UnknownAgent, WrongState
 from runs.journal import Actor, append, require_transaction
 from runs.models import AgentGrant, ApiToken, Approval, Fact, Run
-from runs.queries.paging import EVERY_AGENT, in_range
+from runs.queries.paging import EVERY_AGENT, in_range, sees, within
 from runs.sanitise import clean_text
 
 
@@ -94,7 +94,10 @@ class Rights:
     def may(self, action: Action, agent: str | None = None) -> bool:
         if action not in self.actions:
             return False
-        return bool(self.agents) if agent is None else EVERY_AGENT in self.agents or agent in self.agents
+        return bool(self.agents) if agent is None else self.sees(agent)
+
+    def sees(self, agent: str) -> bool:
+        return sees(self.agents, agent)
 
 
 def read_rights(user: AbstractBaseUser) -> Rights:
@@ -126,13 +129,11 @@ def visible_agents(user: AbstractBaseUser) -> set[str]:
 
 
 def visible_runs(user: AbstractBaseUser) -> QuerySet[Run]:
-    agents = visible_agents(user)
-    return Run.objects.all() if EVERY_AGENT in agents else Run.objects.filter(agent__in=agents)
+    return within(Run.objects.all(), visible_agents(user))
 
 
 def visible_approvals(user: AbstractBaseUser) -> QuerySet[Approval]:
-    agents = visible_agents(user)
-    return Approval.objects.all() if EVERY_AGENT in agents else Approval.objects.filter(run__agent__in=agents)
+    return within(Approval.objects.all(), visible_agents(user), "run__agent")
 
 
 def require_sight(user: AbstractBaseUser) -> None:
@@ -146,8 +147,7 @@ def get_agent(user: AbstractBaseUser, name: str) -> Agent:
     agents = visible_agents(user)
     if not agents:
         raise NotFound("agent", name)
-    known = get_agents()
-    seen = known if EVERY_AGENT in agents else {n: agent for n, agent in known.items() if n in agents}
+    seen = {n: agent for n, agent in get_agents().items() if sees(agents, n)}
     if name not in seen:
         raise UnknownAgent(name, list(seen))
     return seen[name]
@@ -172,9 +172,8 @@ def get_approval(user: AbstractBaseUser, approval: int) -> Approval:
 
 def get_fact(user: AbstractBaseUser, fact: int) -> Fact:
     """Raises: NotFound, also for one of an agent that the person may not see."""
-    agents = visible_agents(user)
-    rows = Fact.objects.filter(pk=fact).select_related("run")
-    found = (rows if EVERY_AGENT in agents else rows.filter(run__agent__in=agents)).first() if in_range(fact) else None
+    rows = within(Fact.objects.filter(pk=fact).select_related("run"), visible_agents(user), "run__agent")
+    found = rows.first() if in_range(fact) else None
     if found is None:
         raise NotFound("fact", fact)
     return found

@@ -7,7 +7,7 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.exceptions import BadRequest
 from django.core.paginator import Paginator
-from django.db.models import Exists, Model, OuterRef, Q, QuerySet
+from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 
@@ -41,7 +41,8 @@ from runs.models import (
 from runs.models.budget import DIMENSIONS
 from runs.models.price import RATES
 from runs.prices import NewPrice
-from runs.queries.paging import EVERY_AGENT, within
+from runs.queries.paging import EVERY_AGENT, sees, within
+from runs.queries.switches import visible_switches
 
 # Their classes are generic for the type checker only.
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class AgentFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         agents = access.visible_agents(_person(request))
-        return [(name, name) for name in sorted(get_agents()) if EVERY_AGENT in agents or name in agents]
+        return [(name, name) for name in sorted(get_agents()) if sees(agents, name)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         name = self.value()
@@ -421,11 +422,7 @@ class SwitchAdmin(ThroughOperations):
     list_select_related = ("engaged_by",)
 
     def narrow(self, rows: QuerySet[Switch], agents: set[str]) -> QuerySet[Switch]:
-        if EVERY_AGENT in agents:
-            return rows
-        own = [f"agent:{name}" for name in agents]
-        own += [f"run:{n}" for n in Run.objects.filter(agent__in=agents).values_list("pk", flat=True)[:COUNTED]]
-        return rows.filter(Q(scope="all") | Q(scope__startswith="tool:") | Q(scope__in=own))
+        return visible_switches(rows, agents)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return access.may(_person(request), Action.SWITCH)

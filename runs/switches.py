@@ -9,6 +9,7 @@ from runs import notify, sql
 from runs.errors import Malformed, WrongState
 from runs.journal import append, person, require_transaction
 from runs.models import Run, Switch
+from runs.queries.scope import reaches
 from runs.sanitise import clean_text
 
 # Advisory lock: shared for a claim, a take or a spawn; exclusive to engage. So a take either commits before the
@@ -22,29 +23,11 @@ def in_scope_of(tool: str) -> str:
     """SQL: the first engaged switch in scope of a run (aliased r) and of a tool (an expression, '' for none)."""
     return f"""
         SELECT s.scope, s.reason FROM runs_switch s
-        WHERE s.released_at IS NULL AND (
-            s.scope = 'all' OR s.scope = 'agent:' || r.agent OR ({tool} <> '' AND s.scope = 'tool:' || {tool})
-            OR s.scope IN (
-                WITH RECURSIVE line AS (
-                    SELECT r.id AS id, r.parent_id AS parent_id
-                    UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN line ON p.id = line.parent_id
-                ) SELECT 'run:' || id FROM line
-            )
-        ) ORDER BY s.id LIMIT 1
+        WHERE s.released_at IS NULL AND {reaches("s.scope", tool)} ORDER BY s.id LIMIT 1
     """
 
 
 IN_SCOPE = in_scope_of("%(tool)s")
-
-
-# SQL: whether the switch aliased s reaches the run aliased r, or the step aliased st in it.
-_REACHES = """
-    (s.scope = 'all' OR s.scope = 'agent:' || r.agent OR s.scope = 'tool:' || st.tool OR s.scope IN (
-        WITH RECURSIVE line AS (
-            SELECT r.id AS id, r.parent_id AS parent_id
-            UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN line ON p.id = line.parent_id
-        ) SELECT 'run:' || id FROM line))
-"""
 
 
 def acknowledge(process: uuid.UUID) -> None:
@@ -57,7 +40,7 @@ def acknowledge(process: uuid.UUID) -> None:
         " WHERE s.released_at IS NULL AND EXISTS (SELECT FROM runs_process p WHERE p.id = %(process)s)"
         " AND NOT EXISTS (SELECT FROM runs_switchack k WHERE k.switch_id = s.id AND k.process_id = %(process)s)"
         " AND NOT EXISTS (SELECT FROM runs_attempt a JOIN runs_run r ON r.id = a.run_id JOIN runs_step st"
-        f" ON st.id = a.step_id WHERE a.holder = %(process)s AND a.outcome = 'open' AND {_REACHES})"
+        f" ON st.id = a.step_id WHERE a.holder = %(process)s AND a.outcome = 'open' AND {reaches('s.scope', 'st.tool')})"
         " ON CONFLICT DO NOTHING",
         {"process": process},
     )

@@ -66,7 +66,7 @@ def _describe(request: Reader) -> dict[str, Any]:
     users: dict[str, list[str]] = defaultdict(list)
     of_agents: dict[str, set[str]] = defaultdict(set)
     for agent in get_agents().values():
-        if EVERY_AGENT in rights.agents or agent.name in rights.agents:
+        if rights.sees(agent.name):
             for name, tools in agent.users_of_credentials().items():
                 users[name].append(f"{agent.name} ({', '.join(tools)})" if tools else agent.name)
                 of_agents[name].add(agent.name)

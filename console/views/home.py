@@ -14,7 +14,6 @@ from console.views.readers import for_readers
 from runs.agents import get_agents
 from runs.queries.counts import count_runs
 from runs.queries.overview import read_overview
-from runs.queries.paging import EVERY_AGENT
 
 WELCOME_DAYS = 365
 
@@ -46,7 +45,7 @@ def dismiss_welcome(request: HttpRequest) -> HttpResponse:
 def _describe(request: Reader) -> dict[str, Any]:
     agents = request.rights.agents
     overview, counts = read_overview(agents=agents), count_runs(agents=agents)
-    known = [name for name in get_agents() if EVERY_AGENT in agents or name in agents]
+    known = [name for name in get_agents() if request.rights.sees(name)]
     return {
         "overview": overview,
         "counts": counts,

@@ -16,7 +16,6 @@ from runs.access import Action
 from runs.agents import get_agents
 from runs.queries import Window
 from runs.queries.counts import count_runs
-from runs.queries.paging import EVERY_AGENT
 from runs.queries.runlines import RunLine, count_newer, list_run_lines, read_run_lines
 from runs.queries.runs import find_by_name
 
@@ -47,7 +46,7 @@ def show_runs(request: Reader) -> HttpResponse:
         "newest_link": wanted.write() if after else "",
         "state_choices": STATE_CHOICES,
         "wait_choices": WAIT_CHOICES,
-        "agent_choices": [n for n in known if EVERY_AGENT in request.rights.agents or n in request.rights.agents],
+        "agent_choices": [name for name in known if request.rights.sees(name)],
         "may_start": request.rights.may(Action.START),
         "stale_in_s": _say_stale_in(page.items),
         "now": now,

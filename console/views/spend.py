@@ -19,7 +19,7 @@ from runs.access import Action
 from runs.agents import get_agents
 from runs.errors import Malformed
 from runs.queries.ledger import LedgerFilter, list_booked
-from runs.queries.paging import EVERY_AGENT, Window
+from runs.queries.paging import Window
 from runs.queries.spend import Span, read_spend
 from runs.states import EntryKind
 
@@ -104,5 +104,4 @@ def _read_filter(request: Reader) -> LedgerFilter:
 
 
 def _list_agents(request: Reader) -> list[str]:
-    agents = request.rights.agents
-    return [name for name in sorted(get_agents()) if EVERY_AGENT in agents or name in agents]
+    return [name for name in sorted(get_agents()) if request.rights.sees(name)]

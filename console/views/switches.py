@@ -119,7 +119,7 @@ def _show(request: Reader, *, refusal: LongwatchError | None = None, status: int
     every = EVERY_AGENT in rights.agents
     known = get_agents()
     reach = count_reach()
-    agents = sorted(name for name in known if every or name in rights.agents)
+    agents = sorted(name for name in known if rights.sees(name))
     tools = {
         tool.name: {a.name for a in known.values() if a.tool(tool.name)} for a in known.values() for tool in a.tools
     }

@@ -43,6 +43,11 @@ def cut[R, T](rows: Sequence[R], window: Window, *, place: Callable[[R], int], s
     return Page(items=[show(row) for row in kept], next=str(place(kept[-1])) if len(rows) > window.limit else None)
 
 
+def sees(agents: Collection[str], agent: str) -> bool:
+    """Whether a reader who may see these agents sees this one."""
+    return EVERY_AGENT in agents or agent in agents
+
+
 def within[M: Model](rows: QuerySet[M], agents: Collection[str], path: str = "agent") -> QuerySet[M]:
     """Keep the rows of agents that the reader may see."""
     return rows if EVERY_AGENT in agents else rows.filter(**{f"{path}__in": list(agents)})

@@ -16,6 +16,7 @@ from runs.models.budget import DIMENSIONS
 from runs.queries.clock import Now
 from runs.queries.factstate import FACT_UNUSABLE
 from runs.queries.paging import BIGGEST, Page, Window, cut, in_range, within
+from runs.queries.scope import reaches
 from runs.queries.shapes import (
     Amounts,
     BudgetView,
@@ -348,11 +349,9 @@ def _read_holds(run: Run) -> list[Hold]:
     if run.state in RUN_FINAL:
         return []
     rows = sql.fetch_all(
-        "WITH RECURSIVE line AS (SELECT id, parent_id FROM runs_run WHERE id = %s"
-        " UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN line ON p.id = line.parent_id)"
-        " SELECT s.scope, s.reason FROM runs_switch s WHERE s.released_at IS NULL"
-        " AND (s.scope IN ('all', 'agent:' || %s) OR s.scope IN (SELECT 'run:' || id FROM line)) ORDER BY s.id",
-        [run.pk, run.agent],
+        "SELECT s.scope, s.reason FROM runs_run r, runs_switch s"
+        f" WHERE r.id = %s AND s.released_at IS NULL AND {reaches('s.scope', "''")} ORDER BY s.id",
+        [run.pk],
     )
     return [Hold(by=scope, reason=reason, since=run.held_since) for scope, reason in rows]
 

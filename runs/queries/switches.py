@@ -10,6 +10,7 @@ from runs import sql
 from runs.models import Approval, Attempt, Run, Step, Switch
 from runs.queries.paging import EVERY_AGENT, Page, Window, cut, in_range
 from runs.queries.runs import read_in_flight
+from runs.queries.scope import reaches
 from runs.queries.shapes import Acknowledged, Participant, SwitchCard
 from runs.states import ApprovalKind, ApprovalState, AttemptOutcome
 
@@ -34,13 +35,13 @@ _MOST_SHOWN = 200
 def find_switch(number: int, *, agents: Collection[str]) -> SwitchCard | None:
     if not in_range(number):
         return None
-    switch = _visible(_select(Switch.objects.filter(pk=number)), agents).first()
+    switch = visible_switches(_select(Switch.objects.filter(pk=number)), agents).first()
     return _show(switch) if switch else None
 
 
 def list_switches(window: Window, *, agents: Collection[str], engaged: bool | None = None) -> Page[SwitchCard]:
     """Switches, newest first; engaged ones are few, and each takes a few queries of its own."""
-    rows = _visible(_select(Switch.objects.order_by("-pk")), agents)
+    rows = visible_switches(_select(Switch.objects.order_by("-pk")), agents)
     if engaged is not None:
         rows = rows.filter(released_at__isnull=engaged)
     if window.after is not None:
@@ -50,7 +51,7 @@ def list_switches(window: Window, *, agents: Collection[str], engaged: bool | No
 
 def list_engaged(*, agents: Collection[str], limit: int) -> list[Switch]:
     """The engaged switches that concern a reader, oldest first, without what they met under way: one query."""
-    rows = _visible(_select(Switch.objects.filter(released_at__isnull=True).order_by("pk")), agents)
+    rows = visible_switches(_select(Switch.objects.filter(released_at__isnull=True).order_by("pk")), agents)
     return list(rows[:limit])
 
 
@@ -58,7 +59,7 @@ def _select(rows: QuerySet[Switch]) -> QuerySet[Switch]:
     return rows.select_related("engaged_by", "released_by")
 
 
-def _visible(rows: QuerySet[Switch], agents: Collection[str]) -> QuerySet[Switch]:
+def visible_switches(rows: QuerySet[Switch], agents: Collection[str]) -> QuerySet[Switch]:
     """A switch for everything or for a tool concerns everyone who sees any agent at all."""
     if EVERY_AGENT in agents:
         return rows
@@ -154,14 +155,6 @@ def _list_doubts(switch: Switch) -> list[int]:
 # Whoever was not seen for so long before the switch is taken for gone: it is shown only if it still holds something.
 DEAD_BEFORE_S = 120.0
 
-_IN_SCOPE = """
-    (%(scope)s = 'all' OR %(scope)s = 'agent:' || r.agent OR %(scope)s = 'tool:' || st.tool OR %(scope)s IN (
-        WITH RECURSIVE line AS (
-            SELECT r.id AS id, r.parent_id AS parent_id
-            UNION ALL SELECT p.id, p.parent_id FROM runs_run p JOIN line ON p.id = line.parent_id
-        ) SELECT 'run:' || id FROM line))
-"""
-
 # In the order of Participant. Workers stand for themselves only when they hold something: idle ones can take nothing,
 # and the cluster that keeps them says that it has looked.
 _PARTICIPANTS = f"""
@@ -170,7 +163,7 @@ _PARTICIPANTS = f"""
             max(a.begin_by + make_interval(secs => a.timeout_s)) AS until
         FROM runs_attempt a JOIN runs_run r ON r.id = a.run_id JOIN runs_step st ON st.id = a.step_id
         JOIN runs_switch s ON s.id = %(id)s
-        WHERE a.outcome = 'open' AND s.released_at IS NULL AND {_IN_SCOPE} GROUP BY a.holder
+        WHERE a.outcome = 'open' AND s.released_at IS NULL AND {reaches("%(scope)s", "st.tool")} GROUP BY a.holder
     )
     SELECT p.id, p.kind, p.host, p.pid,
         CASE WHEN p.ended_at IS NOT NULL THEN 'ended' WHEN k.at IS NOT NULL THEN 'acknowledged'
