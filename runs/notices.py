@@ -53,10 +53,7 @@ def take(channel: str) -> list[Due]:
     """Take what is due on a channel, all of it once the oldest is due; each try is counted before it is made."""
     require_transaction()
     rows = sql.fetch_all(_TAKE, {"channel": channel, "claim": CLAIM_S, "most": MOST_AT_ONCE})
-    return [
-        Due(**dict(zip(Due.__dataclass_fields__, (*row[:8], json.loads(row[8]), row[9]), strict=True)))
-        for row in sorted(rows, key=lambda row: row[0])
-    ]
+    return [sql.fill(Due, (*row[:8], json.loads(row[8]), row[9])) for row in sorted(rows, key=lambda row: row[0])]
 
 
 def note_sent(notices: Sequence[int]) -> None:

@@ -85,6 +85,11 @@ def _reading(model: type[Model]) -> tuple[list[str], list[tuple[int, Callable[..
     return [field.attname for field in fields], converters
 
 
+def fill[T](shape: type[T], row: Sequence[Any]) -> T:
+    """A dataclass from a row that has its fields, in their order."""
+    return shape(**dict(zip(shape.__dataclass_fields__, row, strict=True)))  # type: ignore[attr-defined]
+
+
 def jsonb(value: object) -> Jsonb | None:
     """A cleaned value for a jsonb column; None is SQL's NULL. A raw read gives jsonb back as text."""
     return None if value is None else Jsonb(clean_json(value))

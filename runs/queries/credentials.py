@@ -50,7 +50,7 @@ def read_credentials(*, agents: Collection[str]) -> Credentials:
     waiting: dict[str, list[Waiter]] = defaultdict(list)
     for name, run, agent, step, tool in sql.fetch_all(_WAITING, given):
         waiting[name].append(Waiter(run=run, agent=agent, step=step, tool=tool))
-    known = [Known(**dict(zip(Known.__dataclass_fields__, row, strict=True))) for row in sql.fetch_all(_KNOWN)]
+    known = [sql.fill(Known, row) for row in sql.fetch_all(_KNOWN)]
     return Credentials(
         now=clock.now(),
         known={each.name: each for each in known},

@@ -87,7 +87,7 @@ def list_facts_over_runs(
     given = _given(agents) | {"limit": SHOWN + 1, "source": source, "name": name}
     counts = sql.fetch_row(_COUNTS, given)
     statement = _of_source(with_name=name is not None) if source is not None else _LISTS[which]
-    rows = [FactOver(**dict(zip(_COLUMNS, row, strict=True))) for row in sql.fetch_all(statement, given)]
+    rows = [sql.fill(FactOver, row) for row in sql.fetch_all(statement, given)]
     facts = rows[:SHOWN]
     return FactsOver(
         now=counts[0],
@@ -121,24 +121,6 @@ def _given(agents: Collection[str]) -> dict[str, Any]:
     return {"every": EVERY_AGENT in agents, "agents": list(agents), "counted": COUNTED, "value_bytes": VALUE_BYTES}
 
 
-# In the order of FactOver.
-_COLUMNS = (
-    "id",
-    "run",
-    "agent",
-    "name",
-    "source_tool",
-    "person",
-    "value_text",
-    "version",
-    "age_s",
-    "max_age_s",
-    "extended",
-    "state",
-    "check_failed_at",
-    "check_tries",
-    "checking",
-)
 _ENDS = "lw_fact_ends(f.verified_at, f.max_age_s)"
 _DATED = "f.contradicted_at IS NULL AND f.observed_at <= f.verified_at"
 # The rows of each list, in its order, each by one index.
@@ -167,7 +149,7 @@ def _visible(rows: str) -> str:
 
 
 def _show(rows: str) -> str:
-    """Of at most so many facts, what a list shows."""
+    """Of at most so many facts, what a list shows: in the order of FactOver."""
     return f"""
         SELECT f.id, f.run_id, r.agent, f.name, f.source_tool, f.source ? 'person',
             CASE WHEN pg_column_size(f.value) <= %(value_bytes)s THEN f.value::text END, f.version,

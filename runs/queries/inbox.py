@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from django.contrib.auth.models import User
 from django.db.models import F, QuerySet
@@ -130,13 +129,13 @@ def list_pending(
     of: only what is this person's by name: asked of a group of theirs, claimed by them, or of a run that they started.
     """
     given = _given(agents) | {"kinds": list(kinds) or list(ApprovalKind), "limit": limit, "of": of.pk if of else None}
-    return [_show_line(row) for row in sql.fetch_all(_PENDING, given)]
+    return [sql.fill(InboxLine, row) for row in sql.fetch_all(_PENDING, given)]
 
 
 def list_decided(window: Window, *, agents: Collection[str]) -> Page[InboxLine]:
     """What was decided, expired or became void, the newest card first, in one query."""
     given = _given(agents) | {"limit": window.limit + 1, "before": window.after}
-    rows = [_show_line(row) for row in sql.fetch_all(_DECIDED, given)]
+    rows = [sql.fill(InboxLine, row) for row in sql.fetch_all(_DECIDED, given)]
     return cut(rows, window, place=lambda line: line.id, show=lambda line: line)
 
 
@@ -242,10 +241,6 @@ def _given(agents: Collection[str]) -> dict[str, object]:
         "pending": ApprovalState.PENDING.value,
         "claim": CLAIM_S,
     }
-
-
-def _show_line(row: tuple[Any, ...]) -> InboxLine:
-    return InboxLine(**dict(zip(InboxLine.__dataclass_fields__, row, strict=True)))
 
 
 _BEHIND = """

@@ -91,15 +91,12 @@ def read_overview(*, agents: Collection[str]) -> Overview:
     now, decided_at, decided_by = sql.fetch_row(_NOW, given)
     return Overview(
         now=now,
-        needs=[Need(**dict(zip(Need.__dataclass_fields__, row, strict=True))) for row in rows],
+        needs=[sql.fill(Need, row) for row in rows],
         failed=_trouble(_FAILED, given),
         near_limit=_trouble(_NEAR_LIMIT, given),
         allowances=read_allowances(agents=agents),
         overdue=_trouble(_OVERDUE, given),
-        agents=[
-            AgentLine(**dict(zip(AgentLine.__dataclass_fields__, row, strict=True)))
-            for row in sql.fetch_all(_AGENTS, given)
-        ],
+        agents=[sql.fill(AgentLine, row) for row in sql.fetch_all(_AGENTS, given)],
         lately=read_run_lines(lately, agents=agents),
         last_decision_at=decided_at,
         last_decision_by=decided_by or "",
@@ -110,7 +107,7 @@ def _trouble(statement: str, given: dict[str, Any]) -> Trouble:
     row = sql.fetch_one(statement, given)
     if row is None:
         return Trouble(count=0, run=None, agent="", words="", at=None)
-    return Trouble(**dict(zip(Trouble.__dataclass_fields__, row, strict=True)))
+    return sql.fill(Trouble, row)
 
 
 _SEEN = "(%(all)s OR r.agent = ANY(%(agents)s))"

@@ -107,12 +107,12 @@ def _show(run: RunRow, row: tuple[Any, ...]) -> RunLine:
         drained_at=drained_at,
         in_flight=in_flight,
         waiting=waiting,
-        under_way=None if work[0] is None else UnderWay(**dict(zip(_WORK, work, strict=True))),
+        under_way=None if work[0] is None else sql.fill(UnderWay, work),
     )
 
 
-_WORK = ("step", "kind", "tool", "attempt", "taken_at", "began_at", "timeout_s")
-# The wait that a run shows is the first of the kind that its `waiting_for` names (course.rest).
+# The wait that a run shows is the first of the kind that its `waiting_for` names (course.rest). The last seven columns
+# are in the order of UnderWay.
 _LINES = f"""
     SELECT r.id, r.held_since, r.held_by, r.drained_at,
         (SELECT count(*) FROM runs_attempt a WHERE a.run_id = r.id AND a.outcome = 'open'),

@@ -46,7 +46,7 @@ class RunExtras:
 
 def read_run_extras(run: int) -> RunExtras:
     """In three queries."""
-    cards = [OpenCard(**dict(zip(OpenCard.__dataclass_fields__, row, strict=True))) for row in _rows(_CARDS, run)]
+    cards = [sql.fill(OpenCard, row) for row in _rows(_CARDS, run)]
     work = _rows(_WORK, run)
     now, usd, tokens, unpriced, failures, holder, facts_move_s, ended_by = sql.fetch_row(_FIGURES, {"run": run})
     return RunExtras(

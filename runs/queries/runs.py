@@ -259,7 +259,7 @@ def _show_budget(budget: Budget | None, clocks: Clocks) -> BudgetView:
 
 def _read_descendants(run: int) -> list[Descendant]:
     rows = sql.fetch_all(_DESCENDANTS, {"run": run, "shown": DESCENDANTS_SHOWN})
-    return [Descendant(**dict(zip(Descendant.__dataclass_fields__, row, strict=True))) for row in rows]
+    return [sql.fill(Descendant, row) for row in rows]
 
 
 # In the order of Descendant; what is still under way first.
@@ -357,15 +357,7 @@ def _read_holds(run: Run) -> list[Hold]:
 
 
 def _read_counts(run: int) -> Counts:
-    return Counts(
-        **dict(
-            zip(
-                Counts.__dataclass_fields__,
-                sql.fetch_row(_COUNTS, {"run": run}),
-                strict=True,
-            )
-        )
-    )
+    return sql.fill(Counts, sql.fetch_row(_COUNTS, {"run": run}))
 
 
 # In the order of Counts.

@@ -130,11 +130,11 @@ def read_spend(span: Span, *, agents: Collection[str], agent: str = "") -> Spend
     return Spend(
         now=now,
         starts=starts,
-        used=[_shape(Used, row) for row in sql.fetch_all(USED, given)],
-        consumers=[_shape(Consumer, row) for row in sql.fetch_all(TOP, given)],
-        outcomes=[_shape(Outcome, row) for row in sql.fetch_all(OUTCOMES, given)],
+        used=[sql.fill(Used, row) for row in sql.fetch_all(USED, given)],
+        consumers=[sql.fill(Consumer, row) for row in sql.fetch_all(TOP, given)],
+        outcomes=[sql.fill(Outcome, row) for row in sql.fetch_all(OUTCOMES, given)],
         allowances=read_allowances(agents=agents),
-        short=[_shape(ShortRun, row) for row in sql.fetch_all(SHORT, seen | {"shown": SHORT_SHOWN})],
+        short=[sql.fill(ShortRun, row) for row in sql.fetch_all(SHORT, seen | {"shown": SHORT_SHOWN})],
     )
 
 
@@ -142,17 +142,13 @@ def read_allowances(*, agents: Collection[str]) -> list[AllowanceNow]:
     """What a reader sees of the periods that run now, in one query; what many agents share is for who sees every agent."""
     scopes = [f"agent:{name}" for name in agents]
     given = {"all": EVERY_AGENT in agents, "scopes": scopes, "shown": ALLOWANCES_SHOWN}
-    return [_shape(AllowanceNow, row) for row in sql.fetch_all(ALLOWANCES, given)]
+    return [sql.fill(AllowanceNow, row) for row in sql.fetch_all(ALLOWANCES, given)]
 
 
 def _read_starts(span: Span) -> tuple[datetime, list[datetime]]:
     now, last = sql.fetch_row("SELECT lw_clock(), date_trunc(%s, lw_clock(), 'UTC')", [span.unit])
     step = timedelta(hours=1) if span.unit == "hour" else timedelta(days=1)
     return now, [last - step * back for back in reversed(range(span.length))]
-
-
-def _shape[T](shape: type[T], row: tuple[Any, ...]) -> T:
-    return shape(**dict(zip(shape.__dataclass_fields__, row, strict=True)))  # type: ignore[attr-defined]
 
 
 _SEEN = "(%(all)s OR r.agent = ANY(%(agents)s))"

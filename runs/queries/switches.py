@@ -120,7 +120,7 @@ def _group(name: str, rows: QuerySet[Any]) -> list[tuple[str, int]]:
 def _list_participants(switch: Switch) -> list[Participant]:
     given = {"id": switch.pk, "before": DEAD_BEFORE_S, "shown": _MOST_SHOWN, "scope": switch.scope}
     rows = sql.fetch_all(_PARTICIPANTS, given)
-    return [Participant(**dict(zip(Participant.__dataclass_fields__, row, strict=True))) for row in rows]
+    return [sql.fill(Participant, row) for row in rows]
 
 
 def _count_held(switch: Switch) -> int:
