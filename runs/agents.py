@@ -507,7 +507,12 @@ class Agent:
                 raise BadTool(f"Agent {self.name!r}: recheck of {pattern!r} must be a read tool.")
 
     def tool(self, name: str) -> Tool | None:
+        """One of the tools that the model is offered."""
         return next((t for t in self.tools if t.name == name), None)
+
+    def tool_or_checker(self, name: str) -> Tool | None:
+        """Also one that only re-checks facts."""
+        return next((t for t in [*self.tools, *self.recheck.values()] if t.name == name), None)
 
     def users_of_credentials(self) -> dict[str, list[str]]:
         """By name of a credential, the tools that sign in with it; the model's own has none."""
@@ -516,10 +521,6 @@ class Agent:
             if each.credential and each.name not in users.setdefault(each.credential, []):
                 users[each.credential].append(each.name)
         return users | {name: [] for name in self.refresh if name not in users}
-
-    def checker_named(self, name: str) -> Tool | None:
-        """A tool that only re-checks facts, and that the model is not offered."""
-        return next((t for t in self.recheck.values() if t.name == name), None)
 
     def max_age_of(self, fact: str) -> float | None:
         return _longest(self.facts, fact)

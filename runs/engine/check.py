@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from django.db import transaction
 
 from runs import approvals, clock, course, facts, keys, operations, steps
-from runs.agents import Agent, Json, Tool, digest, get_agent
+from runs.agents import Agent, Json, digest, get_agent
 from runs.engine import doubt, freshen, harmless, renewing
 from runs.engine.hand import Hand, backoff, later
 from runs.engine.harmless import Order, Settling
@@ -49,7 +49,7 @@ def settle(claim: Claim, attempt: int, outcome: Outcome) -> None:
 
 
 def _order(run: Run, step: Step, agent: Agent) -> Order | None:
-    tool = _checker(agent, step)
+    tool = agent.tool_or_checker(step.tool)
     if tool is None:
         steps.close(step, StepState.FAILED, error=f"{step.tool} is not part of {agent.name} any more")
         if step.fact is not None:
@@ -66,10 +66,6 @@ def _order(run: Run, step: Step, agent: Agent) -> Order | None:
     )
 
 
-def _checker(agent: Agent, step: Step) -> Tool | None:
-    return agent.tool(step.tool) or agent.checker_named(step.tool)
-
-
 def _settle_check(settling: Settling, outcome: Outcome) -> None:
     run, step, attempt = settling.run, settling.step, settling.attempt
     assert step.fact_id is not None
@@ -84,7 +80,7 @@ def _settle_check(settling: Settling, outcome: Outcome) -> None:
     except NotNow as wrong:
         _check_failed(run, step, fact, CheckOutcome.MALFORMED, str(wrong))
         return
-    at = observed_at(_checker(get_agent(run.agent), step), report.result, attempt.taken_at)
+    at = observed_at(get_agent(run.agent).tool_or_checker(step.tool), report.result, attempt.taken_at)
     if at is None:
         _check_failed(run, step, fact, CheckOutcome.MALFORMED, "it does not say from when its answer is")
     elif fact.verified_at is not None and at < fact.verified_at <= clock.now():

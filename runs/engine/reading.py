@@ -35,7 +35,7 @@ def read_result(run: Run, agent: Agent, number: int, pointer: str) -> Reading:
     step = Step.objects.filter(run=run, number=number).first()
     if step is None or step.state != StepState.DONE or step.kind not in (StepKind.ACT, StepKind.CHECK):
         raise NotNow(f"Step {number} has no result that a fact could come from.")
-    tool = agent.tool(step.tool) or agent.checker_named(step.tool)
+    tool = agent.tool_or_checker(step.tool)
     if tool is None and step.tool not in _ANSWERED:
         raise NotNow(
             f"Step {number} ({step.tool}) read nothing itself.", remedy="Cite the step whose tool read it, or read it."

@@ -90,7 +90,7 @@ class ToolCall:
 
     def secret(self, name: str = "") -> str:
         agent = get_agent(self._perform.agent)
-        tool = agent.tool(self._perform.tool) or agent.checker_named(self._perform.tool)
+        tool = agent.tool_or_checker(self._perform.tool)
         name = name or (tool.credential if tool else "")
         try:
             found = vault.read(name)
@@ -166,7 +166,7 @@ def _run(perform: Perform, call: ToolCall) -> Report:
 def _renew(perform: Perform, call: ToolCall, expired: CredentialExpired) -> Report:
     """Refresh what was not accepted. The call itself is taken anew by its worker: what allowed it may have run out."""
     agent = get_agent(perform.agent)
-    tool = agent.tool(perform.tool) or agent.checker_named(perform.tool)
+    tool = agent.tool_or_checker(perform.tool)
     name = next(reversed(call.signed_in), tool.credential if tool else "") or perform.tool
     why = "nothing can refresh it"
     if name in call.signed_in and not call.stop_requested():
@@ -186,7 +186,7 @@ def _find(perform: Perform, call: ToolCall) -> tuple[Callable[[], Any], bool]:
         assert agent.decide is not None
         decide, briefing = agent.decide, Briefing(**_fields(perform.arguments))
         return lambda: decide(briefing), True
-    tool = agent.tool(perform.tool) or agent.checker_named(perform.tool)
+    tool = agent.tool_or_checker(perform.tool)
     if tool is None:
         raise Refused(f"agent {agent.name} has no tool {perform.tool}")
     if perform.function is Function.CALL and tool.acts and not perform.look:
