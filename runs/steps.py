@@ -444,6 +444,11 @@ def note_progress(attempt: int, progress: object) -> None:
     )
 
 
+def lease_is_over(attempt: int) -> bool:
+    (over,) = sql.fetch_row("SELECT lease_until < clock_timestamp() FROM runs_attempt WHERE id = %s", [attempt])
+    return bool(over)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Past:
     """What the tries of one key leave open."""

@@ -169,7 +169,7 @@ def reap_attempt(attempt_id: int) -> None:
         run = lifecycle.lock(found.run_id)
         step = steps.lock(found.step_id)
         attempt = steps.lock_attempt(attempt_id)
-        if attempt.outcome != AttemptOutcome.OPEN or not _lease_over(attempt_id):
+        if attempt.outcome != AttemptOutcome.OPEN or not steps.lease_is_over(attempt_id):
             return
         known = steps.exit_of(attempt.performer)
         status, signal, maxrss = known or (None, None, None)
@@ -247,11 +247,6 @@ def _tell_threshold(number: int) -> None:
 def _tell_soft(window: int) -> None:
     with transaction.atomic(durable=True):
         allowances.tell_soft(window)
-
-
-def _lease_over(attempt: int) -> bool:
-    (over,) = sql.fetch_row("SELECT lease_until < clock_timestamp() FROM runs_attempt WHERE id = %s", [attempt])
-    return bool(over)
 
 
 _DUTIES: dict[str, Callable[[int], object]] = {

@@ -161,7 +161,9 @@ def fail(
     with transaction.atomic(durable=True), journal.together():
         switches.lock_shared()
         run, step, attempt = steps.lock_try(attempt_id)
-        if attempt.outcome != AttemptOutcome.OPEN or (outcome == AttemptOutcome.LOST and not _lease_is_over(attempt)):
+        if attempt.outcome != AttemptOutcome.OPEN or (
+            outcome == AttemptOutcome.LOST and not steps.lease_is_over(attempt.pk)
+        ):
             return
         wanted = _is_current(step, attempt)
         if outcome == AttemptOutcome.LOST:
@@ -272,11 +274,6 @@ def holder_of(run: Run) -> str:
     if switch := switches.in_scope(run.pk):
         return f"switch {switch[0]}: {switch[1]}"
     return ""
-
-
-def _lease_is_over(attempt: Attempt) -> bool:
-    (over,) = sql.fetch_row("SELECT lease_until < clock_timestamp() FROM runs_attempt WHERE id = %s", [attempt.pk])
-    return bool(over)
 
 
 def _is_current(step: Step, attempt: Attempt) -> bool:
