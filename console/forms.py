@@ -14,10 +14,10 @@ from django.core.cache import cache
 from django.core.exceptions import ValidationError
 
 from runs.operations import LONGEST_S
+from runs.queries.paging import BIGGEST
 
 TRIES = 5
 PAUSE_S = 600
-BIGGEST = 2**63 - 1  # of a bigint column
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

@@ -6,13 +6,14 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime, Field, JsonValue
 
-from console.api.requests import BIGGEST, Body
-from runs.operations import GOAL_CHARS
+from console.api.requests import Body
+from runs.operations import GOAL_CHARS, LONGEST_S
+from runs.queries.paging import BIGGEST
 from runs.states import Verdict
 
 type Count = Annotated[int, Field(ge=0, le=BIGGEST)]
 type Usd = Annotated[Decimal, Field(ge=0, max_digits=20, decimal_places=10)]
-type Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86_400, allow_inf_nan=False)]
+type Seconds = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
 type Reason = Annotated[str, Field(min_length=1, max_length=10_000)]
 type Long = Annotated[str, Field(max_length=100_000)]
 type Name = Annotated[str, Field(min_length=1, max_length=200)]

@@ -15,11 +15,11 @@ from pydantic import AfterValidator, ConfigDict, Field
 from runs import access
 from runs.errors import Malformed, TooLarge
 from runs.queries import Window
+from runs.queries.paging import BIGGEST
 from runs.sanitise import clean_json
 
 MAX_BODY = 1024 * 1024
 MAX_DEPTH = 64
-BIGGEST = 2**63 - 1
 
 
 class Request(HttpRequest):

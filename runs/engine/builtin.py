@@ -261,7 +261,7 @@ def _wait_until(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> Ou
     elif given.get("time"):
         until = _moment(given["time"])
     elif given.get("seconds") is not None:
-        until = now + timedelta(seconds=min(given["seconds"], 10 * 366 * 86400))
+        until = now + timedelta(seconds=min(given["seconds"], operations.LONGEST_S))
     else:
         raise NotNow("Give a time or a number of seconds.")
     steps.keep_result(step, {"until": until.isoformat()})

@@ -3,6 +3,9 @@
 from decimal import Decimal, InvalidOperation
 
 from runs.errors import Malformed
+from runs.queries.paging import BIGGEST
+
+LONGEST_S = 10 * 366 * 86_400.0
 
 
 def read_money(text: str | None) -> str | None:
@@ -25,10 +28,6 @@ def read_whole(name: str, text: str) -> int:
     return amount
 
 
-_BIGGEST = 2**63 - 1  # of a bigint column
-LONGEST_S = 10 * 366 * 86_400.0
-
-
 def check_amount(name: str, amount: Decimal | int | float | None) -> None:
     """Raises: Malformed, for what is no limit or does not fit its column."""
     if amount is None:
@@ -42,7 +41,7 @@ def check_amount(name: str, amount: Decimal | int | float | None) -> None:
         case "working_s" | "max_age_s":
             fits = 0 < amount <= LONGEST_S  # NaN compares false
         case _:
-            fits = 0 <= amount <= _BIGGEST and amount == int(amount)
+            fits = 0 <= amount <= BIGGEST and amount == int(amount)
     if not fits:
         raise Malformed(
             f"{amount} is no possible {name}.", remedy='Write money as "2.00", counts and seconds as numbers.'
