@@ -25,14 +25,13 @@ from typing import Any
 
 import django_q.cluster
 import psycopg
-from django.db import connection as django_connection
 from django.utils import timezone
 from django_q.brokers import Broker
 from django_q.conf import Conf
 from django_q.signing import SignedPackage
 from psycopg.rows import TupleRow
 
-from runs import notify
+from runs import notify, sql
 from runs.board import Activity, Board, Place, Role
 from runs.supervise import die_with_parent
 
@@ -207,12 +206,9 @@ class DueWatch:
         self._look_at = now + self._pause_s
 
     def _connect(self) -> psycopg.Connection[TupleRow]:
-        parameters = django_connection.get_connection_params()
-        for name in ("pool", "cursor_factory", "context", "prepare_threshold"):
-            parameters.pop(name, None)
-        options = f"{parameters.pop('options', None) or ''} -c statement_timeout=5s"
-        parameters |= {"autocommit": True, "connect_timeout": 5, "options": options.strip()}
-        connection: psycopg.Connection[TupleRow] = psycopg.connect(**parameters)
+        parameters = sql.connection_parameters()
+        options = f"{parameters.pop('options', None) or ''} -c statement_timeout=5s".strip()
+        connection: psycopg.Connection[TupleRow] = psycopg.connect(**parameters, options=options)
         connection.add_notify_handler(self._take_hint)
         connection.execute(f"LISTEN {notify.DUE}")
         self._look_at = time.monotonic()

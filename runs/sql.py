@@ -14,6 +14,14 @@ from runs.sanitise import clean_json
 type Params = Sequence[Any] | Mapping[str, Any]
 
 
+def connection_parameters() -> dict[str, Any]:
+    """Django's own, for a connection of psycopg beside it that listens: in autocommit, given up after 5 s."""
+    parameters: dict[str, Any] = connection.get_connection_params()
+    for name in ("pool", "cursor_factory", "context", "prepare_threshold"):
+        parameters.pop(name, None)
+    return parameters | {"autocommit": True, "connect_timeout": 5}
+
+
 def execute(statement: str, params: Params = ()) -> int:
     """Run a statement; how many rows it changed."""
     with connection.cursor() as cursor:

@@ -13,14 +13,12 @@ import uuid
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import psycopg
 from django.conf import settings
-from django.db import connection
 from django.utils.module_loading import import_string
 
-from runs import clock, notify
+from runs import clock, notify, sql
 from runs.engine.failpoints import reach
 from runs.gateway import claims, outcomes
 from runs.gateway.claims import CannotTake, Counted, Look, Parked, Taken, Uncounted
@@ -326,7 +324,7 @@ class Gateway:
     async def _listen(self) -> None:
         while True:
             try:
-                parameters = await self._pulse.run(_connection_parameters)
+                parameters = await self._pulse.run(sql.connection_parameters)
                 async with await psycopg.AsyncConnection.connect(**parameters) as listening:
                     await listening.execute(f"LISTEN {notify.THINK}")
                     await listening.execute(f"LISTEN {notify.STOP}")
@@ -404,13 +402,6 @@ async def _wait(event: asyncio.Event, seconds: float) -> bool:
         return await asyncio.wait_for(event.wait(), seconds)
     except TimeoutError:
         return False
-
-
-def _connection_parameters() -> dict[str, Any]:
-    parameters: dict[str, Any] = connection.get_connection_params()
-    for name in ("pool", "cursor_factory", "context", "prepare_threshold"):
-        parameters.pop(name, None)
-    return parameters | {"autocommit": True, "connect_timeout": 5}
 
 
 def _measure(call: Call, looked_at: float) -> dict[str, float]:
