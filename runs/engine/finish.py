@@ -131,9 +131,7 @@ def _succeed(
         freed = course.end(
             tree, RunState.SUCCEEDED, reason="its finish was accepted", outcome=claimed, verified=verified, actor=AGENT
         )
-    operations.wake_lock_waiters(freed)
-    for ended in tree:
-        operations.wake_waiters_of_ended(ended)
+    operations.wake_after_end(tree, freed)
     return True
 
 

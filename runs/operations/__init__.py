@@ -25,7 +25,7 @@ from runs.operations.money import (
 from runs.operations.people import create_token, end_grant, revoke_token, set_grant, spend_sign_in_token
 from runs.operations.starts import GOAL_CHARS, Start, create_child, start_run
 from runs.operations.stops import engage_switch, pause_run, release_switch, resume_run, stop_run, stop_scope
-from runs.operations.wakes import wake_lock_waiters, wake_waiters_of_ended
+from runs.operations.wakes import wake_after_end, wake_lock_waiters, wake_waiters_of_ended
 
 __all__ = [
     "GOAL_CHARS",
@@ -64,6 +64,7 @@ __all__ = [
     "stop_run",
     "stop_scope",
     "store_event",
+    "wake_after_end",
     "wake_lock_waiters",
     "wake_waiters_of_ended",
     "why_not_in_batch",

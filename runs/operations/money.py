@@ -15,7 +15,7 @@ from runs.models import Allowance, Approval, Price, ProviderLimit, Run, Step
 from runs.operations.amounts import check_amount
 from runs.operations.reasons import require_reason
 from runs.operations.scopes import require_on_run
-from runs.operations.wakes import close_budget_cards, wake_descendants, wake_for_allowance, wake_for_budget
+from runs.operations.wakes import close_budget_cards, wake_for_allowance, wake_for_budget, wake_tree_for_budget
 from runs.states import ApprovalKind, ApprovalState, StepState, WaitingFor
 
 
@@ -55,7 +55,7 @@ def set_budget(
         course.wake_run(locked, WaitingFor.BUDGET, why="the limit was changed", actor=person(by))
         # Budgets last: every run below waits for this one.
         budgets.set_limits(run, wanted, actor=person(by), why=reason, version=version, renew=moved)
-    wake_descendants(run, WaitingFor.BUDGET, why=f"a limit of run {run} was changed")
+    wake_tree_for_budget(run, why=f"a limit of run {run} was changed")
     locked.refresh_from_db()
     return locked
 

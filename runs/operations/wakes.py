@@ -6,7 +6,7 @@ from django.db import transaction
 
 from runs import allowances, approvals, course, keys, lifecycle, locks
 from runs.agents import find_tool
-from runs.journal import Actor
+from runs.journal import RUNTIME, Actor
 from runs.models import Approval, Key, Run
 from runs.operations.verdicts import credential_of
 from runs.states import ApprovalKind, ApprovalState, KeyState, Verdict, WaitingFor
@@ -27,7 +27,7 @@ def wake_waiters(waiting_for: WaitingFor, on: str, *, why: str, most: int | None
             course.wake_run(lifecycle.lock(run), waiting_for, on, why=why)
 
 
-def wake_for_budget(run: int, *, why: str, actor: Actor) -> None:
+def wake_for_budget(run: int, *, why: str, actor: Actor = RUNTIME) -> None:
     with transaction.atomic(durable=True):
         locked = lifecycle.lock(run)
         close_budget_cards(locked, why=why)
@@ -38,14 +38,13 @@ def wake_for_allowance(allowance: int, *, why: str, most: int | None = None) -> 
     wake_waiters(WaitingFor.CAPACITY, allowances.topic(allowance), why=why, most=most)
 
 
-def wake_descendants(run: int, waiting_for: WaitingFor, *, why: str) -> None:
-    """Other runs are woken in transactions of their own."""
-    below = Run.objects.filter(root_id=Run.objects.values_list("root_id", flat=True).get(pk=run), ended_at__isnull=True)
-    for number in below.filter(waiting_for=waiting_for).exclude(pk=run).values_list("pk", flat=True):
-        with transaction.atomic(durable=True):
-            locked = lifecycle.lock(number)
-            close_budget_cards(locked, why=why)
-            course.wake_run(locked, waiting_for, why=why)
+def wake_tree_for_budget(run: int, *, why: str) -> None:
+    """Wake the other runs of its tree that wait for a budget, and close their cards about it."""
+    others = Run.objects.filter(
+        root_id=Run.objects.values_list("root_id", flat=True).get(pk=run), ended_at__isnull=True
+    )
+    for number in others.filter(waiting_for=WaitingFor.BUDGET).exclude(pk=run).values_list("pk", flat=True):
+        wake_for_budget(number, why=why)
 
 
 def wake_after_end(tree: list[Run], freed: Sequence[str]) -> None:
@@ -77,7 +76,7 @@ def wake_after_decision(card: Approval) -> None:
         name = credential_of(card)
         wake_waiters(WaitingFor.CREDENTIAL, name, why=f"{name} was renewed")
     if card.kind == ApprovalKind.BUDGET:
-        wake_descendants(card.run_id, WaitingFor.BUDGET, why=f"a limit was raised on approval {card.pk}")
+        wake_tree_for_budget(card.run_id, why=f"a limit was raised on approval {card.pk}")
 
 
 def _lock_names(key: Key) -> list[str]:
