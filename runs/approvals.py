@@ -138,8 +138,7 @@ def check(approval: Approval, said: Said) -> None:
 
     Raises: AlreadyDecided, AnotherVersion, Malformed (a verdict that this card does not allow).
     """
-    if approval.state != ApprovalState.PENDING or approval.effective_at is not None:
-        raise _already(approval)
+    _require_undecided(approval)
     if said.version is not None and said.version != approval.version:
         raise AnotherVersion(approval.pk, said.version, approval.version)
     if said.verdict not in approval.verdicts:

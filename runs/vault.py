@@ -151,7 +151,7 @@ def _blank(value: Any, known: Mapping[str, str]) -> Any:
 def _known() -> dict[str, str]:
     known = {_parse(name, text).value: name for name, text in settings.SECRETS.items()}
     if settings.ANTHROPIC_API_KEY:
-        known[settings.ANTHROPIC_API_KEY] = "model provider"
+        known[settings.ANTHROPIC_API_KEY] = MODEL_CREDENTIAL
     return known | _used
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from runs.states import (
+    RUN_FINAL,
     ApprovalKind,
     ApprovalState,
     EntryKind,
@@ -137,7 +138,7 @@ def mark_run(
     """What a run's pill says: a hold or a pause before the state it holds; an end before everything."""
     if state == RunState.STOPPED and undrained:
         return STOPPING
-    if state not in _FINAL:
+    if state not in RUN_FINAL:
         if paused:
             return PAUSED
         if held:
@@ -149,6 +150,3 @@ def mark_run(
             kind = WAITING[waiting_for]
             return Mark(word="Waiting", icon=kind.icon, css=kind.css)
     return RUN[state]
-
-
-_FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.EXPIRED})
