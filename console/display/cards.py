@@ -13,7 +13,8 @@ from runs.agents import Effect, Tool
 from runs.budgets import GRANTABLE
 from runs.errors import say_dimension
 from runs.queries import ApprovalCard
-from runs.queries.inbox import CLAIM_S, CardExtras, Needing
+from runs.queries.credentials import Waiter
+from runs.queries.inbox import CLAIM_S, CardExtras
 from runs.queries.shapes import DecisionRow
 from runs.states import ApprovalKind, ApprovalState, Verdict
 
@@ -116,7 +117,7 @@ class CardView:
     earlier: list[EarlierMade]
     tries: list[TryLine]
     key: str
-    needing: list[Needing]
+    needing: list[Waiter]
     notes: list[Argument]
     subject: Evidence | None
     approve_label: str

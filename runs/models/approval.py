@@ -90,6 +90,11 @@ class Approval(models.Model):
     def __str__(self) -> str:
         return f"approval {self.pk}"
 
+    @property
+    def credential(self) -> str:
+        """The name of the credential that it asks for; empty for every other kind."""
+        return str(self.evidence.get("credential") or "") if isinstance(self.evidence, dict) else ""
+
 
 class Decision(models.Model):
     """Append-only: what a person decided, with everything they said."""

@@ -4,7 +4,7 @@ from django.db import models
 class Credential(models.Model):
     """What is known of a secret that tools name: never the secret itself. Written by `runs.credentials` alone.
 
-    `renewals` counts how often it was renewed: who was refused before a renewal may try again after it.
+    `renewals` counts how often it was renewed.
     """
 
     name = models.CharField(max_length=100, unique=True)

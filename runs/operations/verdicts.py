@@ -159,7 +159,7 @@ def _decide_escalation(run: Run, step: Step | None, card: Approval, said: Said, 
 
 def _decide_credential(run: Run, step: Step | None, card: Approval, said: Said, by: AbstractBaseUser) -> None:
     approvals.decide(card, said, by=by, to=ApprovalState.ANSWERED)
-    name = credential_of(card)
+    name = card.credential
     if name:
         expires_at = read_expiry(said.result)
         credentials.note_renewed(name, expires_at=expires_at, actor=person(by), why=said.comment)
@@ -181,11 +181,6 @@ def read_expiry(result: Json) -> datetime | None:
     if at <= clock.now():
         raise Malformed("That moment has passed already.", remedy="Say until when the new one is good, or nothing.")
     return at
-
-
-def credential_of(card: Approval) -> str:
-    """The name of the credential that a card asks for."""
-    return str(card.evidence.get("credential") or "") if isinstance(card.evidence, dict) else ""
 
 
 DECIDERS = {

@@ -8,7 +8,6 @@ from runs import allowances, approvals, course, keys, lifecycle, locks
 from runs.agents import find_tool
 from runs.journal import RUNTIME, Actor
 from runs.models import Approval, Key, Run
-from runs.operations.verdicts import credential_of
 from runs.states import ApprovalKind, ApprovalState, KeyState, Verdict, WaitingFor
 
 
@@ -73,8 +72,7 @@ def wake_after_decision(card: Approval) -> None:
             wake_lock_waiters([*_lock_names(key), keys.waited_on(key)])
     card.refresh_from_db(fields=["verdict"])
     if card.kind == ApprovalKind.CREDENTIAL and card.verdict == Verdict.RENEWED:
-        name = credential_of(card)
-        wake_waiters(WaitingFor.CREDENTIAL, name, why=f"{name} was renewed")
+        wake_waiters(WaitingFor.CREDENTIAL, card.credential, why=f"{card.credential} was renewed")
     if card.kind == ApprovalKind.BUDGET:
         wake_tree_for_budget(card.run_id, why=f"a limit was raised on approval {card.pk}")
 

@@ -17,7 +17,6 @@ class Known:
 
     name: str
     expires_at: datetime | None
-    renewals: int
     renewed_at: datetime | None
     renewed_by: str
     refused_at: datetime | None
@@ -61,7 +60,7 @@ def read_credentials(*, agents: Collection[str]) -> Credentials:
 
 # In the order of Known. They are as many as there are names in agents' code.
 _KNOWN = """
-    SELECT name, expires_at, renewals, renewed_at, renewed_by, refused_at, refused_because
+    SELECT name, expires_at, renewed_at, renewed_by, refused_at, refused_because
     FROM runs_credential ORDER BY name
 """
 _WAITING = """

@@ -11,6 +11,7 @@ from runs import sql
 from runs.agents import Json
 from runs.models import Approval, Attempt, Decision, Fact, Step
 from runs.queries.clock import Now
+from runs.queries.credentials import Waiter
 from runs.queries.factstate import FACT_UNUSABLE
 from runs.queries.lists import select_facts
 from runs.queries.paging import EVERY_AGENT, Page, Window, cut, within
@@ -97,20 +98,10 @@ class Behind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needing:
-    """A step that waits for a credential."""
-
-    run: int
-    agent: str
-    step: int
-    tool: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class CardExtras:
     """`subject`: the fact that a card of kind fact is about. `key`: what the receiver was sent as its key."""
 
-    needing: list[Needing]
+    needing: list[Waiter]
     now: datetime
     run_ended: bool
     facts: dict[str, FactNow]
@@ -163,13 +154,14 @@ def _read_behind(card: Approval) -> Behind:
     return Behind(must_end_at=row[0], steps=row[1], runs=row[2])
 
 
-def _read_needing(card: Approval, agents: Collection[str]) -> list[Needing]:
+def _read_needing(card: Approval, agents: Collection[str]) -> list[Waiter]:
     """Every run that waits for the credential of a card, as far as the reader sees them."""
-    name = str(card.evidence.get("credential") or "") if isinstance(card.evidence, dict) else ""
-    waiting = Step.objects.filter(state=StepState.WAITING, waiting_for=WaitingFor.CREDENTIAL, waiting_on=name)
+    waiting = Step.objects.filter(
+        state=StepState.WAITING, waiting_for=WaitingFor.CREDENTIAL, waiting_on=card.credential
+    )
     rows = within(waiting, agents, "run__agent").order_by("run", "number")
     return [
-        Needing(run=run, agent=agent, step=step, tool=tool)
+        Waiter(run=run, agent=agent, step=step, tool=tool)
         for run, agent, step, tool in rows.values_list("run", "run__agent", "number", "tool")[:NEEDING_SHOWN]
     ]
 
