@@ -207,7 +207,7 @@ def conclude(
         steps.wake(step, why=why)
     else:
         more = f"{failed + 1} replies in a row came to nothing. The last one: {why}"
-        ask_person(run, step, ApprovalKind.FAILURE, title="The model does not go on", why=more, evidence=result)
+        ask_person(run, step, title="The model does not go on", why=more, evidence=result)
     return []
 
 
@@ -241,16 +241,11 @@ def plan_calls(run: Run, think: Step, calls: Sequence[Called]) -> list[Step]:
     return planned
 
 
-def ask_person(
-    run: Run, step: Step, kind: ApprovalKind, *, title: str, why: str, evidence: Json = None, on: str = "an operator"
-) -> None:
-    """Let a think step wait for a person, with one card."""
-    if kind == ApprovalKind.CREDENTIAL:
-        renewing.wait_for_credential(run, step, MODEL_CREDENTIAL, why=why)
-        return
-    if not Approval.objects.filter(step=step, kind=kind, state=ApprovalState.PENDING).exists():
-        approvals.ask(run, kind, title=title, why=why, step=step, evidence=evidence)
-    steps.wait(step, WaitingFor.FAILURE, note=why, on=on)
+def ask_person(run: Run, step: Step, *, title: str, why: str, evidence: Json = None) -> None:
+    """Let a think step that failed wait for a person, with one card."""
+    if not Approval.objects.filter(step=step, kind=ApprovalKind.FAILURE, state=ApprovalState.PENDING).exists():
+        approvals.ask(run, ApprovalKind.FAILURE, title=title, why=why, step=step, evidence=evidence)
+    steps.wait(step, WaitingFor.FAILURE, note=why, on="an operator")
 
 
 def _hand_over(run: Run) -> None:
@@ -300,16 +295,15 @@ def _go_on(run: Run, step: Step, error: str, retry: Retry) -> None:
     """What comes next for a step whose attempt brought no reply."""
     if step.state != StepState.TAKEN:
         return  # given up before, and so decided before
-    if retry.card is not None:
-        title = (
-            "The model's credential is not accepted" if retry.card == ApprovalKind.CREDENTIAL else "A model call failed"
-        )
-        ask_person(run, step, retry.card, title=title, why=retry.note or error)
+    if retry.card == ApprovalKind.CREDENTIAL:
+        renewing.wait_for_credential(run, step, MODEL_CREDENTIAL, why=retry.note or error)
+    elif retry.card is not None:
+        ask_person(run, step, title="A model call failed", why=retry.note or error)
     elif retry.counts:
         failures = Attempt.objects.filter(step=step, outcome__in=_COUNTED).count()
         if failures >= TRIES and step.tries >= step.tries_granted:
             why = f"The model call failed {failures} times. The last time: {error}"
-            ask_person(run, step, ApprovalKind.FAILURE, title="A model call keeps failing", why=why)
+            ask_person(run, step, title="A model call keeps failing", why=why)
         else:
             pause_s = max(backoff(FIRST_PAUSE_S, failures, most_s=LONGEST_PAUSE_S), retry.after_s)
             note = f"{error}; it is tried again (failed {failures} of {TRIES} times)"

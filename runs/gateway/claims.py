@@ -13,9 +13,9 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from runs import approvals, budgets, clock, course, lifecycle, limits, prices, processes, sql, steps, switches
-from runs.agents import Agent, Json, get_agent
+from runs.agents import MODEL_CREDENTIAL, Agent, Json, get_agent
 from runs.budgets import Amounts, Pricing
-from runs.engine import briefing, briefing_request, think
+from runs.engine import briefing, briefing_request, renewing, think
 from runs.engine.hand import later
 from runs.engine.waits import cover, share_was_asked, wait_for_budget, wait_for_contract
 from runs.errors import NoPrice, OverBudget, UnknownAgent
@@ -144,7 +144,7 @@ def quarantine(run: int, error: str) -> None:
         step = _open_think(locked)
         if step is None:
             return
-        think.ask_person(locked, step, ApprovalKind.FAILURE, title="A model call could not be prepared", why=error)
+        think.ask_person(locked, step, title="A model call could not be prepared", why=error)
         course.rest(locked, holding=True)
 
 
@@ -241,7 +241,7 @@ def _take(
         return Parked(run=number)
     if credential is None:
         note = "there is no credential for the model provider. Set ANTHROPIC_API_KEY and start the gateway again."
-        think.ask_person(run, step, ApprovalKind.CREDENTIAL, title="No credential for the model provider", why=note)
+        renewing.wait_for_credential(run, step, MODEL_CREDENTIAL, why=note)
         return _parked(run)
     return _take_step(run, step, agent, gateway, credential, begin_until, counted)
 
@@ -424,19 +424,10 @@ def _say_costs(request: briefing_request.Request, rates: Rates, worst: Amounts) 
 
 def _worst(rates: Rates, request: Request, bounds: Bounds) -> Amounts:
     """The most that a call can cost: every byte a token of the dearest class that the request allows, a full output."""
-    dearest = "uncached"
-    if provider.asks_cache(request) and rates.write_5m > rates.uncached:
-        dearest = "write_5m"
     if bounds.long_cache:
-        dearest = "write_1h"
-    tokens = _all_of(dearest, bounds)
+        tokens = Tokens(write_1h=bounds.prompt, output=bounds.output)
+    elif provider.asks_cache(request) and rates.write_5m > rates.uncached:
+        tokens = Tokens(write_5m=bounds.prompt, output=bounds.output)
+    else:
+        tokens = Tokens(uncached=bounds.prompt, output=bounds.output)
     return Amounts(usd=rates.cost(tokens), tokens=tokens.total, calls=1, steps=1)
-
-
-def _all_of(name: str, bounds: Bounds) -> Tokens:
-    match name:
-        case "write_1h":
-            return Tokens(write_1h=bounds.prompt, output=bounds.output)
-        case "write_5m":
-            return Tokens(write_5m=bounds.prompt, output=bounds.output)
-    return Tokens(uncached=bounds.prompt, output=bounds.output)
