@@ -110,12 +110,12 @@ def record(
     return fact
 
 
-def lock(names_or_ids: Iterable[int]) -> None:
+def lock(ids: Iterable[int]) -> None:
     """Lock facts in the order of their ids."""
     require_transaction()
     list(
         Fact.objects.select_for_update(of=("self",), no_key=True)
-        .filter(pk__in=list(names_or_ids))
+        .filter(pk__in=list(ids))
         .order_by("pk")
         .values_list("pk")
     )

@@ -26,7 +26,7 @@ def require_decider(card: Approval, run: Run, said: Said, *, by: AbstractBaseUse
         return
     if not settings.SELF_APPROVAL and by.pk in _starters(run):
         raise Forbidden("You started this run.", remedy="Another person has to approve what it does.")
-    if said.verdict == Verdict.APPROVE and by.pk in count_votes(card):
+    if said.verdict == Verdict.APPROVE and by.pk in list_voters(card):
         raise Conflict("You have approved this already.", remedy="It takes another person as well.")
     if said.verdict == Verdict.APPROVE and not settings.SELF_APPROVAL and by.pk == _last_editor(card):
         raise Forbidden("You edited this call.", remedy="Another person has to approve it as it is now.")
@@ -43,13 +43,13 @@ def is_enough(card: Approval, said: Said, *, by: AbstractBaseUser) -> bool:
     """Whether a decision is the last that a locked card needs."""
     match said.verdict:
         case Verdict.APPROVE:
-            return len({*count_votes(card), by.pk}) >= card.needed
+            return len({*list_voters(card), by.pk}) >= card.needed
         case Verdict.EDIT:
             return card.needed == 1 and settings.SELF_APPROVAL
     return True
 
 
-def count_votes(card: Approval) -> list[int]:
+def list_voters(card: Approval) -> list[int]:
     """Who has approved a card as it is now."""
     made = Decision.objects.filter(approval=card).order_by("pk").values_list("verdict", "by")
     return find_voters(made, own_edits=settings.SELF_APPROVAL)
