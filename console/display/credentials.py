@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from console.display.figures import plural, write_ago
+from console.display.journal import write_actor
 from console.display.marks import Mark
 from console.display.outside import show
 from console.display.waits import say_until
@@ -80,7 +81,7 @@ def _show(name: str, found: Credentials, users: list[str], place: str, may_renew
         expires="not known" if until is None else f"{until.moment}, {until.left}",
         expires_at=known.expires_at if known else None,
         renewed_at=known.renewed_at if known else None,
-        renewed_by=show(known.renewed_by.removeprefix("person:")) if known else "",
+        renewed_by=write_actor(known.renewed_by) if known else "",
         waiters=[_show_waiter(each) for each in waiting[:WAITING_SHOWN]],
         more_waiters=max(len(waiting) - WAITING_SHOWN, 0),
         card=found.cards.get(name),

@@ -33,9 +33,9 @@ def show_entry(entry: Entry, now: datetime) -> EntryLine:
         id=entry.id,
         day=write_day(entry.at, now),
         at=entry.at,
-        icon="person" if entry.actor.startswith("person:") else "effect" if entry.actor == "agent" else "keys",
-        who=show(entry.actor.removeprefix("person:")),
-        what=entry.kind.replace(".", " ").replace("_", " "),
+        icon=find_icon(entry.actor),
+        who=write_actor(entry.actor),
+        what=write_kind(entry.kind),
         run=entry.run,
         agent=show(entry.agent),
         step=entry.step,
@@ -43,6 +43,18 @@ def show_entry(entry: Entry, now: datetime) -> EntryLine:
         after=write_side(entry.after, 300),
         why=show(entry.why),
     )
+
+
+def find_icon(actor: str) -> str:
+    return "person" if actor.startswith("person:") else "effect" if actor == "agent" else "keys"
+
+
+def write_actor(actor: str) -> str:
+    return show(actor.removeprefix("person:"))
+
+
+def write_kind(kind: str) -> str:
+    return kind.replace(".", " ").replace("_", " ")
 
 
 def write_side(value: Json, most: int = 140) -> str:

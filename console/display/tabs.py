@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from console.display.cards import say_outcome
 from console.display.evidence import BRIEF
 from console.display.figures import percent, plural, write_ago, write_booked, write_count, write_duration, write_limit
-from console.display.journal import write_side
+from console.display.journal import find_icon, write_actor, write_kind, write_side
 from console.display.marks import ENTRY, FACT, FACT_GAUGE, KEY, STEP, WORK, Mark
 from console.display.outside import Shown, show, show_value, write_brief
 from runs.queries import FactRow, JournalRow, KeyRow, LedgerRow, WorkRow
@@ -271,9 +271,9 @@ def show_journal(rows: list[JournalRow]) -> list[JournalLine]:
         JournalLine(
             seq=row.seq,
             at=row.at,
-            icon="person" if row.actor.startswith("person:") else "effect" if row.actor == "agent" else "keys",
-            who=show(row.actor.removeprefix("person:")),
-            what=row.kind.replace(".", " ").replace("_", " ") + (f", step {row.step}" if row.step else ""),
+            icon=find_icon(row.actor),
+            who=write_actor(row.actor),
+            what=write_kind(row.kind) + (f", step {row.step}" if row.step else ""),
             before=write_side(row.before),
             after=write_side(row.after, 300),
             why=show(row.why),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from console.display.figures import plural, write_ago, write_duration, write_limit
+from console.display.journal import write_actor
 from console.display.marks import WAITING, mark_run
 from console.display.outside import show
 from console.display.waits import say_and_then, say_until, say_whom
@@ -84,7 +85,7 @@ def _explain_end(run: RunDetail, extras: RunExtras) -> Why:
     answers = [Answer(label="Ended", since=run.ended_at, words="ago" if run.ended_at else "now")]
     answers.append(Answer(label="After", words=took))
     if extras.ended_by.startswith("person:"):
-        answers.append(Answer(label="By", words=show(extras.ended_by.removeprefix("person:"))))
+        answers.append(Answer(label="By", words=write_actor(extras.ended_by)))
     if run.state == RunState.EXPIRED:
         answers.append(_name_limit(run))
     if run.in_flight:
