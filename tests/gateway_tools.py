@@ -23,7 +23,7 @@ from runs.gateway.process import Gateway
 from runs.gateway.provider import Credential
 from runs.models import Attempt, Budget, LedgerEntry, Run, Step
 from runs.operations import Start
-from runs.states import ProcessKind, StepKind
+from runs.states import ProcessKind, RunState, StepKind, StepState
 from runs.supervise import read_stat
 from tests.process_tools import ROOT
 from tests.rehearsal_tools import RehearsalServer, run_server
@@ -70,7 +70,10 @@ class Desk:
             assert claim.run == run.pk
             held = lifecycle.lock_held(claim)
             wake_due(held)
-            think.open_step(held)
+            if Step.objects.filter(run=held, kind=StepKind.THINK, state=StepState.PLANNED).exists():
+                lifecycle.move(held, RunState.THINKING)
+            else:
+                think.plan_step(held)
             sql.execute("UPDATE runs_run SET priority = 0 WHERE id = %s", [run.pk])
         run.refresh_from_db()
         return run

@@ -318,7 +318,7 @@ class TestRaces:
         run = engine.start()
         held = claim(run)
         with transaction.atomic():
-            step = think.open_step(lifecycle.lock_held(held))
+            step = think.plan_step(lifecycle.lock_held(held))
         switch = engage("all", engine.person)
         advance_decide(Hand(claim=held, worker=engine.worker.ident, tools=engine.worker.tools), step.pk)
         assert not Attempt.objects.exists()

@@ -15,7 +15,7 @@ from runs.engine import briefing_fold, briefing_log, briefing_notices, briefing_
 from runs.engine.briefing_request import Part, Request, parts, request
 from runs.states import Verdict
 
-__all__ = ["Part", "Request", "Shares", "build", "from_json", "parts", "request", "to_json"]
+__all__ = ["Part", "Request", "Shares", "build", "parts", "request", "to_json"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +61,3 @@ def build(run: int, *, at: datetime | None = None, shares: Shares | None = None)
 def to_json(briefing: Briefing) -> dict[str, Json]:
     """A briefing as JSON, for the process in which an agent's own function decides."""
     return asdict(briefing)
-
-
-def from_json(value: dict[str, Json]) -> Briefing:
-    """The briefing that `to_json` wrote."""
-    return Briefing(**value)  # type: ignore[arg-type]  # written by to_json, field by field

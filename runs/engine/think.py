@@ -17,7 +17,6 @@ from runs.budgets import Amounts, Pricing
 from runs.engine import renewing
 from runs.engine.builtin import BUILTINS
 from runs.engine.hand import backoff, later
-from runs.errors import WrongState
 from runs.journal import AGENT, RUNTIME
 from runs.models import Approval, Attempt, Run, Step
 from runs.states import (
@@ -98,24 +97,14 @@ class Retry:
     card: ApprovalKind | None = None
 
 
-def open_step(run: Run) -> Step:
-    """Plan the think step of a run that the caller holds, or find the one that was given back, and hand it over.
+def plan_step(run: Run) -> Step:
+    """Plan the think step of a run that the caller holds and of which no step is open, and hand it to the gateway.
 
     An agent that decides in plain Python stays with its worker.
     """
-    step = Step.objects.filter(run=run, kind=StepKind.THINK, state__in=STEP_OPEN).first()
-    if step is None:
-        return plan_step(run)
-    if step.state != StepState.PLANNED:
-        raise WrongState(f"Step {step.number} of run {run.pk}", step.state, StepState.TAKEN)
-    _hand_over(run)
-    return step
-
-
-def plan_step(run: Run) -> Step:
-    """The same for a run of which no step is open."""
     step = steps.plan(run, steps.Asked(kind=StepKind.THINK), actor=RUNTIME)
-    _hand_over(run)
+    if get_agent(run.agent).decide is None:
+        lifecycle.move(run, RunState.THINKING)
     return step
 
 
@@ -246,11 +235,6 @@ def ask_person(run: Run, step: Step, *, title: str, why: str, evidence: Json = N
     if not Approval.objects.filter(step=step, kind=ApprovalKind.FAILURE, state=ApprovalState.PENDING).exists():
         approvals.ask(run, ApprovalKind.FAILURE, title=title, why=why, step=step, evidence=evidence)
     steps.wait(step, WaitingFor.FAILURE, note=why, on="an operator")
-
-
-def _hand_over(run: Run) -> None:
-    if get_agent(run.agent).decide is None:
-        lifecycle.move(run, RunState.THINKING)
 
 
 def has_thought_last(run: Run) -> bool:
