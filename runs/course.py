@@ -157,20 +157,11 @@ def wake_run(run: Run, waiting_for: WaitingFor, on: str | None = None, *, why: s
     return woken
 
 
-def wake_due(run: Run) -> int:
+def wake_due(run: Run) -> None:
     """Wake the steps of a locked run whose moment has come."""
-    woken = 0
-    due = [
-        row[0]
-        for row in sql.fetch_all(
-            "SELECT id FROM runs_step WHERE run_id = %s AND state = 'waiting' AND wake_at <= lw_clock() ORDER BY id",
-            [run.pk],
-        )
-    ]
-    for ident in due:
+    due = "SELECT id FROM runs_step WHERE run_id = %s AND state = 'waiting' AND wake_at <= lw_clock() ORDER BY id"
+    for (ident,) in sql.fetch_all(due, [run.pk]):
         steps.wake(steps.lock(ident), why="its moment has come")
-        woken += 1
-    return woken
 
 
 def expire_cards(run: Run) -> int:

@@ -10,12 +10,12 @@ from ninja import Query, Router
 from console.api import bodies
 from console.api.answers import answer
 from console.api.errors import with_fresh
-from console.api.requests import Id, Request, Word, read_window, read_words
+from console.api.requests import Id, Request, Word, read_words
 from runs import access, operations, queries
 from runs.access import Action
 from runs.approvals import Said
 from runs.errors import NotFound
-from runs.queries import ApprovalCard, Page
+from runs.queries import ApprovalCard, Page, Window
 
 router = Router(tags=["Approvals"])
 
@@ -30,7 +30,7 @@ def list_approvals(
 ) -> HttpResponse:
     """`state=pending` is the inbox."""
     page = queries.list_approvals(
-        read_window(after, limit), agents=request.agents, states=read_words(state), of_agents=read_words(agent)
+        Window.read(after, limit), agents=request.agents, states=read_words(state), of_agents=read_words(agent)
     )
     return answer(page)
 

@@ -8,11 +8,11 @@ from ninja import Router
 from console.api import bodies
 from console.api.answers import answer
 from console.api.errors import with_fresh
-from console.api.requests import Id, Request, Word, read_window
+from console.api.requests import Id, Request, Word
 from runs import access, operations, queries
 from runs.access import Action
 from runs.errors import NotFound
-from runs.queries import FactRow, Page, StepRow, SwitchCard
+from runs.queries import FactRow, Page, StepRow, SwitchCard, Window
 
 router = Router()
 
@@ -59,7 +59,7 @@ def store_event(request: Request, body: bodies.StoreEvent) -> HttpResponse:
 def list_switches(
     request: Request, engaged: bool | None = None, after: Word | None = None, limit: int | None = None
 ) -> HttpResponse:
-    return answer(queries.list_switches(read_window(after, limit), agents=request.agents, engaged=engaged))
+    return answer(queries.list_switches(Window.read(after, limit), agents=request.agents, engaged=engaged))
 
 
 @router.get("/switches/{switch}", response=SwitchCard, summary="Read a switch", tags=["Switches"])

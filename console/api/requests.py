@@ -14,7 +14,6 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from runs import access
 from runs.errors import Malformed, TooLarge
-from runs.queries import Window
 from runs.queries.paging import BIGGEST
 from runs.sanitise import clean_json
 
@@ -74,10 +73,6 @@ def _without_nul(text: str) -> str:
 type Id = Annotated[int, Field(ge=1, le=BIGGEST)]
 type Word = Annotated[str, AfterValidator(_without_nul), Field(max_length=1000)]
 """A short text of a query, which is compared with what is stored."""
-
-
-def read_window(after: str | None, limit: int | None) -> Window:
-    return Window.read(after, limit)
 
 
 def read_words(given: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, JsonValue
 from console.api import bodies
 from console.api.answers import answer
 from console.api.errors import with_fresh
-from console.api.requests import Id, Request, Word, read_window, read_words
+from console.api.requests import Id, Request, Word, read_words
 from runs import access, operations, queries
 from runs.engine import briefing
 from runs.errors import Malformed, NotFound
@@ -91,7 +91,7 @@ def list_runs(
         parent=parent,
         q=q or "",
     )
-    return answer(queries.list_runs(wanted, read_window(after, limit), agents=request.agents))
+    return answer(queries.list_runs(wanted, Window.read(after, limit), agents=request.agents))
 
 
 @router.get("/runs/{run}", response=RunDetail, summary="Read a run")
@@ -209,7 +209,7 @@ def _read(request: Request, run: int) -> RunDetail:
 def _window(request: Request, run: int, after: str | None, limit: int | None) -> tuple[int, Window]:
     """Raises: NotFound, Malformed."""
     access.get_run(request.auth, run)
-    return run, read_window(after, limit)
+    return run, Window.read(after, limit)
 
 
 def _read_label(text: str) -> tuple[str, str]:
