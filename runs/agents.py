@@ -141,7 +141,7 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Returned by a tool that started something outside: the step waits for an event, or until a moment."""
+    """Returned by a tool that started something outside. Its reason, or event, is the result: no step waits for it yet."""
 
     event: str = ""
     until: datetime | None = None

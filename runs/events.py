@@ -1,4 +1,4 @@
-"""Writer of events from outside: stored first, matched to a waiting step afterwards."""
+"""Writer of events from outside: each delivery is stored once. No step waits for events yet."""
 
 from runs import sql
 from runs.journal import require_transaction

@@ -41,7 +41,7 @@ def recheck_fact(request: Request, fact: Id) -> HttpResponse:
     "/events", response={202: StoredEvent, 200: StoredEvent}, summary="Deliver an event from outside", tags=["Events"]
 )
 def store_event(request: Request, body: bodies.StoreEvent) -> HttpResponse:
-    """It is stored first, so it may come before anything waits for it. The same delivery again: 200, the same id."""
+    """It is stored. The same delivery again: 200, the same id. No step waits for events yet: `matched_run` is null."""
     access.require_sight(request.auth)
     event, is_new = operations.store_event(
         name=body.name,

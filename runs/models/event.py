@@ -3,7 +3,7 @@ from django.db.models import Q
 
 
 class Event(models.Model):
-    """Something from outside: stored first, then matched to a waiting step. Written by `runs.events` alone."""
+    """Something from outside, written by `runs.events` alone. No step waits for events yet: none is matched."""
 
     name = models.CharField(max_length=200)
     key = models.CharField(max_length=200)
