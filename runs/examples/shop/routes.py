@@ -259,15 +259,9 @@ ROUTES: tuple[Route, ...] = (
     # How the world moves: logged, never faulty.
     route("POST", "/batches", post_batch, faulty=False),
     route("POST", "/batches/{}/requests", post_request, about="batch", faulty=False),
-    *(
-        route(method, path, changer(about), about=about, faulty=False)
-        for method in ("PATCH", "PUT")
-        for path, about in (
-            ("/orders/{}", "order"),
-            ("/batches/{}/policy", "batch"),
-            ("/stock/{}", "sku"),
-        )
-    ),
+    route("PATCH", "/orders/{}", changer("order"), about="order", faulty=False),
+    route("PATCH", "/batches/{}/policy", changer("batch"), about="batch", faulty=False),
+    route("PATCH", "/stock/{}", changer("sku"), about="sku", faulty=False),
     route("POST", "/faults", post_fault, faulty=False),
     route("DELETE", "/faults", delete_faults, faulty=False),
     route("DELETE", "/faults/{}", delete_faults, faulty=False),

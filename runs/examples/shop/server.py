@@ -106,7 +106,7 @@ class Handler(BaseHTTPRequestHandler):
         except ShopError as refusal:
             self.answer(Answer(status=refusal.status, body={"error": refusal.body}))
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = serve
+    do_GET = do_POST = do_PATCH = do_DELETE = serve
 
     def serve_logged(self, route: Route, *, name: str, query: Mapping[str, str], body: Mapping[str, object]) -> None:
         """Log the arrival, act between the faults, log how it ended, answer."""
