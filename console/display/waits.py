@@ -5,6 +5,7 @@ from datetime import datetime
 
 from console.display.figures import write_ago, write_moment
 from console.display.outside import show
+from runs.queries.runs import AND_THEN
 from runs.states import WAITS_ON_PEOPLE, ApprovalKind, WaitingFor
 
 SOON_S = 900
@@ -73,12 +74,4 @@ def say_and_then(*, and_then: str, on_expiry: str, kind: str, until: datetime | 
         return show(and_then)
     if kind:
         return "nothing: it waits until someone decides"
-    return _AND_THEN.get(waiting_for, "it goes on by itself")
-
-
-_AND_THEN: dict[str, str] = {
-    WaitingFor.TIMER: "it goes on by itself",
-    WaitingFor.EVENT: "it goes on when the event arrives",
-    WaitingFor.CHILD: "it goes on when that run has ended",
-    WaitingFor.RETRY: "it is tried again",
-}
+    return AND_THEN.get(waiting_for, "it goes on by itself")

@@ -323,7 +323,7 @@ def _read_waits(run: int) -> list[Wait]:
 def say_what_then(waiting_for: str, card: Approval | None) -> str:
     """What happens at the end of a wait, where the step itself does not say it."""
     if card is None:
-        return _AND_THEN.get(waiting_for, "")
+        return AND_THEN.get(waiting_for, "")
     if card.expires_at is None:
         return "nothing: it waits until someone decides"
     if card.on_expiry == "hold":
@@ -333,7 +333,8 @@ def say_what_then(waiting_for: str, card: Approval | None) -> str:
     return "the call is not made, and the agent is told that nobody decided"
 
 
-_AND_THEN: dict[str, str] = {
+# How a wait without a card ends, where the step itself does not say it.
+AND_THEN: dict[str, str] = {
     WaitingFor.TIMER: "it goes on by itself",
     WaitingFor.EVENT: "it goes on when the event arrives",
     WaitingFor.CHILD: "it goes on when that run has ended",
