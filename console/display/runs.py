@@ -1,7 +1,9 @@
 """A run's page in words and figures: header, clocks, limits, what is outstanding, and what it was started with."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 
 from console.display.figures import (
     percent,
@@ -252,7 +254,16 @@ def _limits(run: RunDetail, extras: RunExtras) -> list[Limit]:
     return [limit for limit in found if limit.has_limit or limit.name not in silent]
 
 
-def _limit(name, write, spent, limit, reserved=0, estimated=0, over=0, unpriced=0) -> Limit:  # type: ignore[no-untyped-def]
+def _limit[N: (Decimal, int, float)](
+    name: str,
+    write: Callable[[N], str],
+    spent: N,
+    limit: N | None,
+    reserved: N | None = None,
+    estimated: N | None = None,
+    over: N | None = None,
+    unpriced: int = 0,
+) -> Limit:
     notes = []
     if reserved:
         notes.append(f"{write(reserved)} reserved")
@@ -264,7 +275,7 @@ def _limit(name, write, spent, limit, reserved=0, estimated=0, over=0, unpriced=
         notes.append(f"{write(over)} passed what was reserved")
     if limit is None:
         return Limit(name=name, used=write(spent), of="no limit", note=", ".join(notes), has_limit=False)
-    left = limit - spent - reserved
+    left = limit - spent - (reserved or 0)
     if reserved or name == "Money":
         notes.append(f"{write(max(left, type(left)(0)))} left")
     share = percent(spent, limit)
@@ -275,9 +286,9 @@ def _limit(name, write, spent, limit, reserved=0, estimated=0, over=0, unpriced=
         of=f"of {write(limit)}",
         note=", ".join(notes),
         has_limit=True,
-        spent=round(share - percent(estimated, limit), 2),
-        estimated=percent(estimated, limit),
-        reserved=min(percent(reserved, limit), 100 - share),
+        spent=round(share - percent(estimated or 0, limit), 2),
+        estimated=percent(estimated or 0, limit),
+        reserved=min(percent(reserved or 0, limit), 100 - share),
         css="over" if used_up else "high" if share >= HIGH else "spent",
     )
 
