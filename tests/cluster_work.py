@@ -21,6 +21,7 @@ from runs import processes
 from runs.models import Run
 from runs.states import ProcessKind
 from runs.supervise import Leader, spawn_leader
+from tests.waiting import wait_until
 
 LEASE_S = 1.0
 
@@ -143,3 +144,7 @@ def count_done(log: Path) -> dict[int, int]:
         run = int(line.split()[0])
         counts[run] = counts.get(run, 0) + 1
     return counts
+
+
+def wait_done(log: Path, *runs: int, timeout_s: float = 30.0) -> None:
+    wait_until(lambda: set(runs) <= set(count_done(log)), timeout_s=timeout_s, what=f"{runs} in {count_done(log)}")

@@ -6,13 +6,13 @@ import pytest
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.models import User
-from django.test import Client
 from django.urls import reverse
 
 from runs import operations
 from runs.access import Role
 from runs.models import JournalEntry, Run
 from tests import situations
+from tests.page_tools import client_of
 from tests.people import make_person, make_stranger
 
 pytestmark = pytest.mark.django_db
@@ -37,12 +37,6 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 @pytest.fixture
 def ada() -> User:
     return make_person("ada", Role.ADMIN, staff=True)
-
-
-def client_of(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def make_rows() -> Run:

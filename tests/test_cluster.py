@@ -14,7 +14,7 @@ from runs.board import Activity, Role
 from runs.models import Process, Run
 from runs.supervise import read_processes, read_stat
 from tests.cluster_host import ClusterHost
-from tests.cluster_work import add_run, count_done
+from tests.cluster_work import add_run, count_done, wait_done
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.django_db(transaction=True)]
@@ -46,10 +46,6 @@ def host(database_url: str, kept: list[ClusterHost], tmp_path_factory: pytest.Te
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "done"
-
-
-def wait_done(log: Path, *runs: int, timeout_s: float = 30.0) -> None:
-    wait_until(lambda: set(runs) <= set(count_done(log)), timeout_s=timeout_s, what=f"{runs} in {count_done(log)}")
 
 
 def test_what_is_due_is_done_at_once_and_nothing_is_put_into_a_queue(host: ClusterHost, log: Path) -> None:

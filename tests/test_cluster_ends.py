@@ -13,7 +13,7 @@ from runs.board import Activity, Role
 from runs.models import Process, Run
 from runs.supervise import read_stat
 from tests.cluster_host import ClusterHost
-from tests.cluster_work import add_run, count_done
+from tests.cluster_work import add_run, count_done, wait_done
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.django_db(transaction=True)]
@@ -38,10 +38,6 @@ def start(database_url: str, tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "done"
-
-
-def wait_done(log: Path, *runs: int, timeout_s: float = 30.0) -> None:
-    wait_until(lambda: set(runs) <= set(count_done(log)), timeout_s=timeout_s, what=f"{runs} in {count_done(log)}")
 
 
 def test_a_run_that_becomes_due_later_is_done_then_without_a_hint(start: Start, log: Path) -> None:

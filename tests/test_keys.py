@@ -14,6 +14,7 @@ from runs.agents import Call, Effect, Json, Tool, tool
 from runs.errors import WrongState
 from runs.models import Attempt, Key, KeyAlias, Lock, Run, Step
 from runs.states import AttemptOutcome, KeyState
+from tests.situations import key_of
 from tests.writers import Thread, person, plan_act, start, take, together, until_blocked
 
 __all__ = ["person"]
@@ -46,11 +47,6 @@ def run(person: User) -> Run:
 
 def find(run: Run, made: Tool = pay, **arguments: Any) -> keys.Same | None:
     return keys.find(run, made, made.normalise(arguments))
-
-
-def key_of(attempt: Attempt) -> Key:
-    assert attempt.key_id is not None
-    return Key.objects.get(pk=attempt.key_id)
 
 
 def close(key: int | None, state: KeyState, result: Json = None, outcome: AttemptOutcome | None = None) -> list[str]:

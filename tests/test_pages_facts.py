@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection, transaction
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from runs import clock, facts, lifecycle, operations, sql
@@ -17,18 +16,13 @@ from runs.queries import factlists
 from runs.queries.factlists import FactList, count_facts_to_look_at, list_facts_over_runs
 from runs.states import ApprovalState, CheckOutcome, StepKind
 from tests import situations
+from tests.page_tools import client_of
 from tests.people import make_person
 from tests.writers import person, plan_act, record, start
 
 __all__ = ["person"]
 pytestmark = pytest.mark.django_db
 EVERY = {"*"}
-
-
-def client_of(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 @pytest.fixture

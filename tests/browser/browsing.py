@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request, expect
 
 from tests.conftest import PROJECT
 from tests.web_process import WebProcess, session_cookie
@@ -138,3 +138,7 @@ def take_picture(page: Page, folder: Path, name: str) -> Path:
     path = folder / f"{name}.png"
     page.screenshot(path=path, full_page=True)
     return path
+
+
+def expect_live(page: Page) -> None:
+    expect(page.locator("html")).to_have_attribute("data-live", "live", timeout=20_000)

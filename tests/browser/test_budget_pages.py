@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from runs import course, lifecycle, steps
 from runs.access import Role
@@ -16,7 +16,7 @@ from runs.errors import OverBudget
 from runs.models import Approval, Budget, Run
 from runs.states import StepKind
 from tests import situations
-from tests.browser.browsing import Browsing, check_axe, take_picture
+from tests.browser.browsing import Browsing, check_axe, expect_live, take_picture
 from tests.people import make_person
 
 COSTS = {"next_call_usd_at_most": "0.6000", "prompt_usd_if_cached": "0.0021", "prompt_usd_after_a_pause": "0.0270"}
@@ -38,10 +38,6 @@ def short_run(by: User, *, percent: int | None = None) -> tuple[Run, Approval]:
         course.rest(locked)
     run.refresh_from_db()
     return run, Approval.objects.get(run=run)
-
-
-def expect_live(page: Page) -> None:
-    expect(page.locator("html")).to_have_attribute("data-live", "live", timeout=20_000)
 
 
 def test_a_limit_raised_in_the_admin_lets_the_run_go_on_and_the_page_shows_it_live(

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from runs import operations
 from runs.access import Role
@@ -13,7 +13,7 @@ from runs.approvals import Said
 from runs.models import Approval, Decision, Run
 from runs.states import Verdict
 from tests import page_situations, situations
-from tests.browser.browsing import Browsing
+from tests.browser.browsing import Browsing, expect_live
 from tests.people import make_person
 
 
@@ -25,10 +25,6 @@ def ada(transactional_db: None) -> User:
 @pytest.fixture
 def ben(transactional_db: None) -> User:
     return make_person("ben", Role.APPROVER)
-
-
-def expect_live(page: Page) -> None:
-    expect(page.locator("html")).to_have_attribute("data-live", "live", timeout=20_000)
 
 
 def test_one_click_approves_and_the_next_card_is_open(browsing: Browsing, ada: User) -> None:
