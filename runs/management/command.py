@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NoReturn
 from zoneinfo import ZoneInfo
@@ -89,6 +90,25 @@ class OperatorCommand(OneLineUsage):
 
     def answer(self, value: object) -> None:
         self.stdout.write(json.dumps(queries.as_json(value), ensure_ascii=False))
+
+
+class RunCommand(OperatorCommand):
+    """Does one thing to one run, for a reason, and says how the run stands then."""
+
+    operation: Callable[..., object]  # takes the run's number, reason and by
+    done: str  # what the run is then, in one word
+
+    def add_own(self, parser: CommandParser) -> None:
+        parser.add_argument("run", type=int)
+        parser.add_argument("--reason", type=clean_text, required=True)
+
+    def act(self, user: User, *, as_json: bool, **options: Any) -> None:
+        self.operation(options["run"], reason=options["reason"], by=user)
+        run = read_run(user, options["run"])
+        if as_json:
+            self.answer(run)
+        else:
+            self.say(f"Run {run.id} is {self.done}. It is {run.state}: {plain(run.why)}")
 
 
 def read_run(user: User, number: int) -> RunDetail:
