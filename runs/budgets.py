@@ -99,7 +99,8 @@ def reserve(
     """Reserve for a run and all its ancestors, or for none of them. The commit does not wait for the disk.
 
     asked: a person was asked whether this step may take more than the set share.
-    at_once: no last look comes, whose commit would wait for it: whoever goes on after this one finds it on the disk.
+    at_once: whoever goes on after this one finds it on the disk. Where no last look comes, whose commit would wait for it;
+    and where only the number of the attempt says whose it is (see `steps.lock_try`).
 
     Raises:
         OverBudget.

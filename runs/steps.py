@@ -307,18 +307,20 @@ def open_attempt(
     return attempt
 
 
-def begin(attempt: int) -> bool:
+def begin(attempt: int, *, performer: uuid.UUID | None = None) -> bool:
     """The last look, and the mark that it was passed, in one: called by the performer just before it sends.
 
     True only if the attempt is still open, within `begin_by` and its lease, its run neither ended, paused nor switched
     off, and every fact version it rests on still the newest. Since every closer of an attempt takes the same row lock,
     an attempt closed without `began_at` has sent nothing and never will.
+
+    performer: whose try it has to be, where its number may be another's by now (see `lock_try`).
     """
     require_transaction()
     # Lock, then judge: the UPDATE below has a snapshot of its own, taken after this lock was granted.
     if sql.fetch_one("SELECT run_id FROM runs_attempt WHERE id = %s FOR NO KEY UPDATE", [attempt]) is None:
         return False
-    return sql.execute(_BEGIN, {"attempt": attempt}) > 0
+    return sql.execute(_BEGIN, {"attempt": attempt, "performer": performer}) > 0
 
 
 def may_go_on(attempt: int) -> bool:
@@ -343,6 +345,7 @@ _BEGIN = f"""
     UPDATE runs_attempt a SET began_at = lw_clock()
     FROM runs_run r, runs_step st
     WHERE a.id = %(attempt)s AND r.id = a.run_id AND st.id = a.step_id
+      AND coalesce(a.performer = %(performer)s::uuid, true)
       AND a.outcome = 'open' AND a.began_at IS NULL
       AND clock_timestamp() < a.begin_by AND clock_timestamp() < a.lease_until
       AND r.ended_at IS NULL AND r.paused_at IS NULL
@@ -364,8 +367,12 @@ def lock_attempt(attempt: int) -> Attempt:
     return sql.lock(Attempt, attempt)
 
 
-def lock_try(attempt: int) -> tuple[Run, Step, Attempt]:
-    """Lock a try with its run and step, in the order of all locks, in one statement. Raises: Untaken."""
+def lock_try(attempt: int, *, claim: lifecycle.Claim | None = None) -> tuple[Run, Step, Attempt]:
+    """Lock a try with its run and step, in the order of all locks, in one statement. Raises: Untaken.
+
+    claim: that under which it was taken, where it was not on the disk before its number was known. A database that dies
+    gives the numbers of the tries that it forgot to others.
+    """
     require_transaction()
     row = sql.fetch_one(_LOCK_TRY, [attempt])
     if row is None:
@@ -375,6 +382,8 @@ def lock_try(attempt: int) -> tuple[Run, Step, Attempt]:
     (run,) = sql.build(Run, [row[:after_run]])
     (step,) = sql.build(Step, [row[after_run:after_step]])
     (found,) = sql.build(Attempt, [row[after_step:]])
+    if claim is not None and (found.run_id, found.epoch) != (claim.run, claim.epoch):
+        raise Untaken(attempt)
     step.run = run
     return run, step, found
 

@@ -4,6 +4,8 @@ import uuid
 from decimal import Decimal
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from runs import budgets, operations, sql
 from runs.engine.sweep import reap_attempt, sweep_once
@@ -35,6 +37,14 @@ def take(gateway: uuid.UUID | None = None) -> Taken:
     assert isinstance(taken, Taken)
     assert claims.begin(taken.attempt)
     return taken
+
+
+def test_a_call_is_on_the_disk_before_anybody_has_its_number(desk: Desk) -> None:
+    """A server that dies gives the number of a try that it forgot to another one."""
+    desk.start()
+    with CaptureQueriesContext(connection) as asked:
+        assert isinstance(claims.take_call(uuid.uuid4(), Credential(key="test")), Taken)
+    assert any("pg_logical_emit_message" in query["sql"] for query in asked.captured_queries)
 
 
 def lose_lease(taken: Taken) -> None:

@@ -52,7 +52,7 @@ def _settle(hand: Hand, attempt: int, outcome: Outcome) -> list[Step]:
             amounts=budgets.Amounts(steps=1),
             pricing=budgets.Pricing(),
         )
-        return think.settle(attempt, reply)
+        return think.settle(attempt, reply, claim=hand.claim)
     with transaction.atomic(durable=True):
         settling = harmless.close(hand.claim, attempt, outcome)
         if settling is None:

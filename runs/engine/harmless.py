@@ -131,7 +131,7 @@ class Settling:
 
 def close(claim: Claim, attempt_id: int, outcome: Outcome) -> Settling | None:
     """Lock a run, step and attempt, close the attempt and book it. None: it is settled already."""
-    run, step, attempt = steps.lock_try(attempt_id)
+    run, step, attempt = steps.lock_try(attempt_id, claim=claim)
     if attempt.outcome != AttemptOutcome.OPEN and attempt.outcome not in MAY_HAVE_ACTED:
         return None
     late = run.epoch != claim.epoch or run.state in RUN_FINAL or attempt.outcome != AttemptOutcome.OPEN

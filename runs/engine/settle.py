@@ -72,7 +72,7 @@ class _Closed:
 
 def _lock(claim: Claim, attempt_id: int) -> tuple[Run, Step, Attempt, bool]:
     """Lock in order; late: the run has moved on without us."""
-    run, step, attempt = steps.lock_try(attempt_id)
+    run, step, attempt = steps.lock_try(attempt_id, claim=claim)
     late = run.epoch != claim.epoch or run.state in RUN_FINAL or attempt.outcome != AttemptOutcome.OPEN
     return run, step, attempt, late
 

@@ -108,16 +108,16 @@ def plan_step(run: Run) -> Step:
     return step
 
 
-def settle(attempt_id: int, reply: Reply) -> list[Step]:
+def settle(attempt_id: int, reply: Reply, *, claim: lifecycle.Claim | None = None) -> list[Step]:
     """Close an attempt with its reply: the ledger, the planned calls and the run's move, in one transaction.
 
     Does nothing the second time. A reply that comes after its attempt was given up still counts while nothing has
-    taken its place. Returns what was planned.
+    taken its place. claim: a worker's, where its try has no last look. Returns what was planned.
     """
     planned: list[Step] = []
     with transaction.atomic(durable=True), journal.together():
         switches.lock_shared()
-        run, step, attempt = steps.lock_try(attempt_id)
+        run, step, attempt = steps.lock_try(attempt_id, claim=claim)
         if attempt.outcome != AttemptOutcome.OPEN and attempt.outcome not in MAY_HAVE_ACTED:
             return planned
         late = attempt.outcome != AttemptOutcome.OPEN or run.state in RUN_FINAL

@@ -52,7 +52,7 @@ def serve(fd: int, *, parent: uuid.UUID) -> None:
         except EOFError:
             return
         perform = Perform.load(message)
-        made = _perform(perform, pipe, deadline)
+        made = _perform(perform, pipe, deadline, ident)
         report = replace(
             made,
             attempt=perform.attempt,
@@ -113,14 +113,14 @@ class ToolCall:
         )
 
 
-def _perform(perform: Perform, pipe: Connection, deadline: Deadline) -> Report:
+def _perform(perform: Perform, pipe: Connection, deadline: Deadline, ident: uuid.UUID) -> Report:
     if clock.boottime() >= perform.begin_by:
         return Report(said=Said.NOT_BEGUN, error="it arrived too late")
     # Frozen from here on until after begin_by, this process is killed before it wakes.
     deadline.arm(perform.begin_by)
     try:
         failpoints.reach("received", run=perform.run, tool=perform.tool)
-        if perform.look and not _last_look(perform.attempt):
+        if perform.look and not _last_look(perform.attempt, ident):
             return Report(said=Said.NOT_BEGUN, error="the last look forbade it")
         failpoints.reach("looked", run=perform.run, tool=perform.tool)
         if (now := clock.boottime()) >= perform.begin_by:
@@ -138,11 +138,11 @@ def _perform(perform: Perform, pipe: Connection, deadline: Deadline) -> Report:
         connection.close_if_unusable_or_obsolete()
 
 
-def _last_look(attempt: int) -> bool:
+def _last_look(attempt: int, performer: uuid.UUID) -> bool:
     """Pass the last look, or not. An answer that does not come is a no: nothing is sent then."""
     try:
         with transaction.atomic(durable=True):
-            return steps.begin(attempt)
+            return steps.begin(attempt, performer=performer)
     except DatabaseError:
         connection.close()
         return False

@@ -295,6 +295,8 @@ def _take_step(
             pricing=Pricing(model=request.model, price=rates.to_json(at=priced_at)),
             note=f"step {step.number}: at most, for {request.model}",
             asked=asked,
+            # From here on it goes by its number alone, and the call itself takes seconds.
+            at_once=True,
         )
     except OverBudget as short:
         # The attempt goes with this transaction; the next one judges again and parks.
