@@ -13,8 +13,9 @@ from runs import budgets, operations, sql
 from runs.agents import get_agent
 from runs.allowances import Terms
 from runs.engine import reads
+from runs.engine.hand import Hand
 from runs.engine.sweep import sweep_once
-from runs.engine.toolhost import Outcome
+from runs.engine.toolhost import CannotStart, Outcome, Tick
 from runs.engine.toolwire import Perform
 from runs.models import Attempt, JournalEntry, LedgerEntry, Run, Step
 from runs.states import AttemptOutcome, RunState, StepKind, StepState, WaitingFor
@@ -194,6 +195,29 @@ def test_a_settlement_whose_answer_was_lost_is_not_written_twice(
     )
 
 
+def test_what_was_read_is_kept_when_no_tool_process_comes_up_for_the_next(
+    engine: Engine, after_call: Callable[[int, Callable[[], object]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, tools = start(engine, engine.order()), engine.worker.tools
+    tools.ready()
+
+    def die() -> None:
+        assert tools._leader is not None
+        tools._leader.kill_group()
+        wait_until(lambda: tools.living() is None, what="its end")
+
+    def refuse(_: object) -> None:
+        raise CannotStart("there is no memory for it")
+
+    after_call(1, die)
+    with monkeypatch.context() as patch:
+        patch.setattr(tools, "_start", refuse)
+        with pytest.raises(CannotStart):
+            engine.go(run)
+    assert counted(run) == {StepState.DONE: 1, StepState.PLANNED: 3}
+    assert not Attempt.objects.filter(run=run, outcome=AttemptOutcome.OPEN).exists()
+
+
 def test_a_read_that_fails_is_tried_again_by_the_general_path(engine: Engine) -> None:
     order = engine.order()
     run = engine.start(
@@ -283,6 +307,50 @@ class TestWhileOthersWait:
         assert before.ended_at is not None
         assert slow.ended_at is not None
         assert before.ended_at < slow.ended_at
+
+    def test_those_behind_one_that_takes_its_time_are_not_taken_for_lost(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch, settings: Any
+    ) -> None:
+        settings.LEASE_S = 1.0
+        tick = Hand.tick
+
+        def sweeping(hand: Hand, attempt: int, *behind: int) -> Tick:
+            sweep_once()
+            return tick(hand, attempt, *behind)
+
+        monkeypatch.setattr(Hand, "tick", sweeping)
+        gives = [call("give", value=place) for place in range(3)]
+        run = engine.go_on(engine.start([*gives, call("linger", for_s=2.5, heed=False), *gives]))
+        assert run.state == RunState.SUCCEEDED
+        (slow,) = engine.steps(run, "linger")
+        assert [slow.number, slow.number + 1, slow.number + 2, slow.number + 3] in together(run)
+        outcomes = list(Attempt.objects.filter(run=run, step__tool="give").values_list("outcome", flat=True))
+        assert outcomes.count(AttemptOutcome.DONE) == 6
+        # They began too late, and so not at all: that costs nothing.
+        assert outcomes.count(AttemptOutcome.NOT_BEGUN) == len(outcomes) - 6 == 3
+        assert run.budget.steps_spent == Attempt.objects.filter(run=run, outcome=AttemptOutcome.DONE).count()
+        assert not budgets.mismatches()
+
+    def test_a_stop_lets_none_begin_that_is_behind_one_that_takes_its_time(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tick, stopped = Hand.tick, list[Run]()
+
+        def stopping(hand: Hand, attempt: int, *behind: int) -> Tick:
+            if not stopped and Attempt.objects.get(pk=attempt).step.tool == "linger":
+                stopped.append(operations.stop_run(hand.claim.run, reason="enough", by=engine.person))
+            return tick(hand, attempt, *behind)
+
+        monkeypatch.setattr(Hand, "tick", stopping)
+        gives = [call("give", value=place) for place in range(3)]
+        run = engine.go(engine.start([*gives, *(call("linger", for_s=0.6, heed=False) for _ in range(4))]))
+        assert [len(group) for group in together(run)] == [1, 2, 4]
+        assert run.state == RunState.STOPPED
+        assert run.drained_at is not None
+        outcomes = Attempt.objects.filter(run=run, step__tool="linger").order_by("pk").values_list("outcome", flat=True)
+        assert list(outcomes) == [AttemptOutcome.DONE, *[AttemptOutcome.NOT_BEGUN] * 3]
+        assert run.budget.steps_reserved == 0
+        assert not budgets.mismatches()
 
     def test_a_stop_lets_those_in_hand_be_recorded_and_takes_no_other(
         self, engine: Engine, after_call: Callable[[int, Callable[[], object]], None]

@@ -42,16 +42,18 @@ class Hand:
         except DatabaseError:
             forget_connection()
 
-    def tick(self, attempt: int) -> Tick:
+    def tick(self, attempt: int, *behind: int) -> Tick:
         """Renew the leases in time, and look whether the call in hand has to stop.
 
-        A database that does not answer says nothing: the call goes on, and its settlement waits for the database.
+        behind: what was taken together with it and comes after it. A database that does not answer says nothing: the call
+        goes on, and its settlement waits for the database.
         """
         try:
             if time.monotonic() - self._renewed >= settings.LEASE_S / 3:
                 lifecycle.renew(self.claim, lease_s=settings.LEASE_S)
-                # This one alone: an attempt that was taken by a commit whose answer was lost has to run out.
-                steps.renew_attempt(attempt, lease_s=settings.LEASE_S)
+                # These alone: an attempt that was taken by a commit whose answer was lost has to run out.
+                for each in (attempt, *behind):
+                    steps.renew_attempt(each, lease_s=settings.LEASE_S)
                 self._renewed = time.monotonic()
             return Tick(stop=not steps.may_go_on(attempt))
         except DatabaseError:

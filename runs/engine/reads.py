@@ -57,6 +57,7 @@ class _Returned:
 
 _NOT_PLAIN = "LW001"  # raised by lw_read_on
 _NO = _Answer(settled=False, taken=())
+_NOBODY = uuid.UUID(int=0)
 _MOST = 16  # reads that are taken together
 _SMALL_BYTES = 2_000
 # What a crash makes to be read again at most, and how long a read that was taken may lie behind others.
@@ -82,7 +83,7 @@ def leading(agent: Agent, ready: Iterable[Step]) -> list[Read]:
 def advance_reads(hand: Hand, agent: Agent, reads: Sequence[Read]) -> bool:
     """Do these reads in order, as far as nothing comes between. False: the first one is for the general path."""
     left = deque(reads)
-    taken = _read_on(hand, agent, [], _choose(left, 1)).taken
+    taken = _read_on(hand, agent, [], _choose(left, 1), performer=hand.ready_tools()).taken
     if not taken:
         return False
     size = 1
@@ -107,13 +108,13 @@ def _choose(left: deque[Read], size: int) -> list[Read]:
 def _perform(hand: Hand, agent: Agent, taken: Sequence[Taken]) -> list[_Returned]:
     """Have them performed one after another. When one takes its time, those before it are settled meanwhile."""
     returned: list[_Returned] = []
-    tries = {each.perform.attempt: each for each in taken}
+    under_way = {each.perform.attempt: each for each in taken}
 
     def tick(attempt: int) -> Tick:
         if returned:
             _settle(hand, agent, returned, [])
             returned.clear()
-        return hand.tick(attempt)
+        return hand.tick(*under_way)  # in their order: this one is the first
 
     for each in taken:
         failpoints.reach("taken", run=each.perform.run, tool=each.perform.tool)
@@ -121,12 +122,16 @@ def _perform(hand: Hand, agent: Agent, taken: Sequence[Taken]) -> list[_Returned
         [each.perform for each in taken], tick=tick, progress=steps.note_progress
     ):
         failpoints.reach("returned", run=call.run, tool=call.tool)
-        returned.append(_Returned(taken=tries[call.attempt], outcome=outcome))
+        returned.append(_Returned(taken=under_way.pop(call.attempt), outcome=outcome))
     return returned
 
 
 def _settle(hand: Hand, agent: Agent, returned: Sequence[_Returned], following: Sequence[Read]) -> Sequence[Taken]:
-    """Settle tries, and take the next ones where nothing stands against it."""
+    """Settle tries, and take the next ones where nothing stands against it.
+
+    What is settled does not wait for a tool process: where the last one is gone, nothing is taken.
+    """
+    performer = hand.tools.living()
     odd: list[_Returned] = []
     back: list[tuple[int, str]] = []
     for each in returned:
@@ -136,8 +141,8 @@ def _settle(hand: Hand, agent: Agent, returned: Sequence[_Returned], following: 
         else:
             back.append((each.taken.attempt, text))
     answers = [_NO]
-    if back and not odd:
-        persist(lambda: answers.append(_read_on(hand, agent, back, following)))
+    if back and not odd and performer is not None:
+        persist(lambda: answers.append(_read_on(hand, agent, back, following, performer=performer)))
     if back and not answers[-1].settled:
         persist(lambda: answers.append(_read_on(hand, agent, back, [])))
     for each in odd if answers[-1].settled else returned:
@@ -147,8 +152,14 @@ def _settle(hand: Hand, agent: Agent, returned: Sequence[_Returned], following: 
     return answers[-1].taken
 
 
-def _read_on(hand: Hand, agent: Agent, back: Sequence[tuple[int, str]], reads: Sequence[Read]) -> _Answer:
-    performer = hand.ready_tools() if reads else uuid.UUID(int=0)
+def _read_on(
+    hand: Hand,
+    agent: Agent,
+    back: Sequence[tuple[int, str]],
+    reads: Sequence[Read],
+    *,
+    performer: uuid.UUID = _NOBODY,
+) -> _Answer:
     before = clock.boottime()
     try:
         settled, attempts, arguments, begin_within = sql.fetch_row(

@@ -53,6 +53,7 @@ class _Watch:
     tick: Callable[[int], Tick]
     progress: Callable[[int, Json], None] | None
     news: Report | None = None
+    stopped: bool = False
     tick_at: float = field(default_factory=lambda: time.monotonic() + _TICK_S)
 
     def look(self, attempt: int) -> Tick | None:
@@ -123,12 +124,16 @@ class ToolHost:
         """Have functions performed one after another: the next one begins while the outcome of the last is taken.
 
         All are sent at once, so together they have to fit into the pipe. `tick` and `progress` are told the attempt that
-        is under way. When it dies, those behind it have not begun.
+        is under way. When it dies, those behind it have not begun; nor have those behind one that met a stop, since the
+        process ends then.
         """
         watch, dead = _Watch(tick=tick, progress=progress), ""
         try:
             self._send(performs)
             for perform in performs:
+                if watch.stopped and not dead:
+                    self.close()
+                    dead = "it was stopped or held before it began"
                 if dead:
                     yield perform, Report(attempt=perform.attempt, said=Said.NOT_BEGUN, error=dead)
                     continue
@@ -166,6 +171,7 @@ class ToolHost:
             if (told := watch.look(perform.attempt)) is None:
                 continue
             if told.stop and kill_at is None:
+                watch.stopped = True
                 kill_at = time.monotonic() + settings.GRACE_S
             if kill_at is not None and time.monotonic() >= kill_at:
                 why = f"it did not return within {settings.GRACE_S:g} s after the stop"
