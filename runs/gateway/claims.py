@@ -16,12 +16,13 @@ from runs import approvals, budgets, clock, course, lifecycle, limits, prices, p
 from runs.agents import MODEL_CREDENTIAL, Agent, Json, get_agent
 from runs.budgets import Amounts, Pricing
 from runs.engine import briefing, briefing_request, renewing, think
+from runs.engine.briefing_request import Request
 from runs.engine.hand import later
 from runs.engine.waits import cover, share_was_asked, wait_for_budget, wait_for_contract
 from runs.errors import NoPrice, OverBudget, UnknownAgent
 from runs.gateway import provider
 from runs.gateway.database import OUTAGES
-from runs.gateway.provider import Credential, Request
+from runs.gateway.provider import Credential
 from runs.models import Approval, Run, Step
 from runs.rates import Rates
 from runs.states import ApprovalKind, ApprovalState, ProcessKind, RunState, StepKind, StepState, Verdict, WaitingFor
@@ -61,7 +62,7 @@ class Uncounted:
     """A call that does not fit by the bytes of its prompt: perhaps it does by the provider's own count of its tokens."""
 
     run: int
-    request: briefing_request.Request
+    request: Request
     seq: int  # of the run's journal: the request is the run's as long as nothing was written since
 
 
@@ -407,7 +408,7 @@ def _wait_for_provider(step: Step, closed: limits.Closed) -> None:
     )
 
 
-def _say_costs(request: briefing_request.Request, rates: Rates, worst: Amounts) -> dict[str, Json]:
+def _say_costs(request: Request, rates: Rates, worst: Amounts) -> dict[str, Json]:
     """What a person should know of the next call: at most, and what its prompt costs with a warm cache and a cold one.
 
     After a pause the provider has forgotten the prompt: it is written to its cache again, at the dearer rate.

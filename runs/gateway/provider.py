@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any
 
 import anthropic
 import httpx2
 from anthropic import AsyncAnthropic, AsyncStream
 
 from runs.agents import Json
+from runs.engine.briefing_request import Request
 from runs.engine.failpoints import reach
 from runs.engine.think import Called
 from runs.usage import merge_stream
@@ -71,21 +72,6 @@ class NoReply(Exception):
     def __init__(self, reason: Reason, message: str, *, unspent: bool, retry_after_s: float | None = None) -> None:
         self.reason, self.message, self.unspent, self.retry_after_s = reason, message, unspent, retry_after_s
         super().__init__(message)
-
-
-class Request(Protocol):
-    """What is sent: as `runs.engine.briefing` writes it."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def system(self) -> list[dict[str, Any]]: ...
-    @property
-    def tools(self) -> list[dict[str, Any]]: ...
-    @property
-    def messages(self) -> list[dict[str, Any]]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
