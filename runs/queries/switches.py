@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Model, Q, QuerySet
 
 from runs import sql
 from runs.models import Approval, Attempt, Run, Step, Switch
@@ -77,7 +77,7 @@ def _scoped_runs(agents: Collection[str]) -> list[int]:
 
 
 def _show(switch: Switch) -> SwitchCard:
-    in_scope = _attempts_in(switch.scope)
+    in_scope = _in_scope(Attempt.objects.all(), switch.scope, tool="step__tool")
     in_flight = read_in_flight(in_scope) if switch.released_at is None else []
     until = Q(ended_at__gte=switch.engaged_at)
     if switch.released_at is not None:
@@ -107,14 +107,11 @@ def _show(switch: Switch) -> SwitchCard:
 
 def count_reach() -> Reach:
     """What a switch would hold if it were engaged now, in three queries."""
-    agents = dict(_group("agent", Run.objects.filter(ended_at__isnull=True)))
-    tools = dict(_group("tool", Step.objects.filter(ended_at__isnull=True).exclude(tool="")))
+    runs, steps = Run.objects.filter(ended_at__isnull=True), Step.objects.filter(ended_at__isnull=True)
+    agents = dict(runs.values_list("agent").annotate(n=Count("pk")))
+    tools = dict(steps.exclude(tool="").values_list("tool").annotate(n=Count("run", distinct=True)))
     acting = Attempt.objects.filter(outcome=AttemptOutcome.OPEN, began_at__isnull=False, key__isnull=False)
     return Reach(agents=agents, tools=tools, effects_in_flight=acting.count())
-
-
-def _group(name: str, rows: QuerySet[Any]) -> list[tuple[str, int]]:
-    return list(rows.values_list(name).annotate(n=Count("run", distinct=True) if name == "tool" else Count("pk")))
 
 
 def _list_participants(switch: Switch) -> list[Participant]:
@@ -141,15 +138,8 @@ def _count_held(switch: Switch) -> int:
 
 def _list_doubts(switch: Switch) -> list[int]:
     cards = Approval.objects.filter(kind=ApprovalKind.VERDICT, state=ApprovalState.PENDING)
-    kind, _, name = switch.scope.partition(":")
-    match kind:
-        case "agent":
-            cards = cards.filter(run__agent=name)
-        case "tool":
-            cards = cards.filter(tool=name)
-        case "run":
-            cards = cards.filter(run__in=_tree(int(name)))
-    return list(cards.order_by("pk").values_list("pk", flat=True)[:_MOST_SHOWN])
+    found = _in_scope(cards, switch.scope, tool="tool")
+    return list(found.order_by("pk").values_list("pk", flat=True)[:_MOST_SHOWN])
 
 
 # Whoever was not seen for so long before the switch is taken for gone: it is shown only if it still holds something.
@@ -183,16 +173,17 @@ _PARTICIPANTS = f"""
 _COLUMNS = ("run_id", "step__number", "step__tool", "number", "holder", "outcome", "ended_at")
 
 
-def _attempts_in(scope: str) -> QuerySet[Attempt]:
+def _in_scope[M: Model](rows: QuerySet[M], scope: str, *, tool: str) -> QuerySet[M]:
+    """The rows of runs that a scope reaches. tool: where the tool of a row stands."""
     kind, _, name = scope.partition(":")
     match kind:
         case "agent":
-            return Attempt.objects.filter(run__agent=name)
+            return rows.filter(run__agent=name)
         case "tool":
-            return Attempt.objects.filter(step__tool=name)
+            return rows.filter(**{tool: name})
         case "run":
-            return Attempt.objects.filter(run__in=_tree(int(name)))
-    return Attempt.objects.all()
+            return rows.filter(run__in=_tree(int(name)))
+    return rows
 
 
 def _tree(run: int) -> list[int]:
