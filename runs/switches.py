@@ -8,8 +8,9 @@ from django.db import OperationalError, transaction
 from runs import notify, sql
 from runs.errors import Malformed, WrongState
 from runs.journal import append, person, require_transaction
-from runs.models import Run, Switch
+from runs.models import Switch
 from runs.queries.scope import reaches
+from runs.queries.switches import open_runs_in
 from runs.sanitise import clean_text
 
 # Advisory lock: shared for a claim, a take or a spawn; exclusive to engage. So a take either commits before the
@@ -48,18 +49,7 @@ def acknowledge(process: uuid.UUID) -> None:
 
 def list_open_in(scope: str) -> list[int]:
     """The runs in a scope that have not ended, without those whose parent is among them: these end with it."""
-    kind, _, name = scope.partition(":")
-    runs = Run.objects.filter(ended_at__isnull=True)
-    match kind:
-        case "agent":
-            found = runs.filter(agent=name)
-        case "run":
-            found = runs.filter(pk=int(name))
-        case "tool":
-            found = runs.filter(steps__tool=name).distinct()
-        case _:
-            found = runs
-    numbers = dict(found.order_by("pk").values_list("pk", "parent"))
+    numbers = dict(open_runs_in(scope).order_by("pk").values_list("pk", "parent"))
     return [number for number, parent in numbers.items() if parent not in numbers]
 
 

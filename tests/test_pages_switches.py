@@ -165,6 +165,19 @@ def test_stopping_what_a_switch_holds_is_an_act_of_its_own_and_tracked(operator:
     }
 
 
+def test_what_a_switch_of_a_tool_stops_is_what_it_holds(operator: User) -> None:
+    done, calling = situations.start(operator), situations.start(operator)
+    situations.finish(situations.take(done))
+    situations.take(calling)
+    switch = operations.engage_switch("tool:close_request", reason="x", by=operator)
+    client = client_of(operator)
+    assert "Stop 1 run for good?" in read(client.get("/switches"))
+    response = client.post(f"/switches/{switch.pk}/stop-runs", {"reason": "wrong batch"})
+    assert "Stopped 1 run." in read(client.get(response["Location"]))
+    assert Run.objects.get(pk=calling.pk).state == "stopped"
+    assert Run.objects.get(pk=done.pk).ended_at is None
+
+
 def test_the_journal_is_found_by_person_run_action_and_day(operator: User, approver: User) -> None:
     run, other = situations.start(operator), situations.start(operator)
     operations.pause_run(run.pk, reason="look first", by=operator)

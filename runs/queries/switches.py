@@ -12,7 +12,7 @@ from runs.queries.paging import EVERY_AGENT, Page, Window, cut, in_range
 from runs.queries.runs import read_in_flight
 from runs.queries.scope import reaches
 from runs.queries.shapes import Acknowledged, Participant, SwitchCard
-from runs.states import ApprovalKind, ApprovalState, AttemptOutcome
+from runs.states import STEP_OPEN, ApprovalKind, ApprovalState, AttemptOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def _show(switch: Switch) -> SwitchCard:
         in_flight=in_flight,
         acknowledged=acknowledged,
         participants=_list_participants(switch),
-        held=_count_held(switch),
+        held=open_runs_in(switch.scope).count() if switch.released_at is None else 0,
         doubts=_list_doubts(switch),
     )
 
@@ -120,20 +120,18 @@ def _list_participants(switch: Switch) -> list[Participant]:
     return [sql.fill(Participant, row) for row in rows]
 
 
-def _count_held(switch: Switch) -> int:
-    if switch.released_at is not None:
-        return 0
-    kind, _, name = switch.scope.partition(":")
+def open_runs_in(scope: str) -> QuerySet[Run]:
+    """The runs in a scope that have not ended: of a tool, those that have an open call of it."""
     runs = Run.objects.filter(ended_at__isnull=True)
+    kind, _, name = scope.partition(":")
     match kind:
         case "agent":
-            return runs.filter(agent=name).count()
+            return runs.filter(agent=name)
         case "tool":
-            waiting = Step.objects.filter(tool=name, waiting_on=f"switch.{switch.scope}", ended_at__isnull=True)
-            return runs.filter(pk__in=waiting.values("run")).count()
+            return runs.filter(pk__in=Step.objects.filter(tool=name, state__in=STEP_OPEN).values("run"))
         case "run":
-            return runs.filter(pk__in=_tree(int(name))).count()
-    return runs.count()
+            return runs.filter(pk__in=_tree(int(name)))
+    return runs
 
 
 def _list_doubts(switch: Switch) -> list[int]:
