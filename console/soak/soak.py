@@ -58,6 +58,13 @@ def soak(*, minutes: float, kill_every_s: float, seed: int, say: Callable[[str],
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def use_database(url: str) -> None:
+    """Use the database of an installation, which may be another than this process was told of."""
+    connections["default"].close()
+    connections.databases["default"].update(read_database_url(url, engine_process=False, process_name="rehearse"))
+    del connections["default"]
+
+
 def _soak(fleet: Fleet, *, minutes: float, kill_every_s: float, seed: int, say: Callable[[str], None]) -> Verdict:
     chaos = Chaos(fleet=fleet, dice=random.Random(seed), at_a_blow=AT_A_BLOW, at_once=RUNS_AT_ONCE)  # noqa: S311
     between_s = kill_every_s * (1 + AT_A_BLOW) / 2
@@ -78,10 +85,7 @@ def _soak(fleet: Fleet, *, minutes: float, kill_every_s: float, seed: int, say: 
         chaos.go_on(enough=enough, give_up_s=REST_S)
     except Overdue as overdue:
         violations += [str(overdue), fleet.tell()]
-    connections["default"].close()
-    given = read_database_url(fleet.database_url, engine_process=False, process_name="rehearse")
-    connections.databases["default"].update(given)
-    del connections["default"]
+    use_database(fleet.database_url)
     violations += find_violations(fleet.shop()) + chaos.find_wrong_outcomes()
     steps, attempts, keys = sql.fetch_row(
         "SELECT (SELECT count(*) FROM runs_step), (SELECT count(*) FROM runs_attempt), (SELECT count(*) FROM runs_key"

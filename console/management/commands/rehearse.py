@@ -18,11 +18,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
-from console.databases import read_database_url
 from console.launch import CannotLaunch, Launch
 from console.management.terminal import Follower, Stopped
 from console.running import Running, find_running
-from console.soak.soak import Verdict, soak
+from console.soak.soak import Verdict, soak, use_database
 from runs import operations
 from runs.agents import Json
 from runs.errors import LongwatchError
@@ -95,7 +94,7 @@ class Command(OperatorCommand):
                 " Rehearse on a data folder of its own: LONGWATCH_DATA=/some/folder."
             )
         self.say(f"Longwatch runs here already: {running.url}")
-        _connect(running.database_url)
+        use_database(running.database_url)
         self._rehearse(agent, seed, yes, acting, shop_url=running.shop_url, keep=time.sleep)
 
     def _use_own(self, agent: str, seed: int | None, yes: bool, acting: str | None) -> None:
@@ -113,7 +112,7 @@ class Command(OperatorCommand):
                 raise Stopped
             shop_url = launch.shop_url
             assert shop_url is not None
-            _connect(launch.database_url)
+            use_database(launch.database_url)
 
             def keep(seconds: float) -> None:
                 launch.step(seconds)
@@ -181,11 +180,3 @@ def _positive(text: str) -> float:
     if not 0 < value < 100_000:
         raise ValueError
     return value
-
-
-def _connect(database_url: str) -> None:
-    """Use the database of the installation, which may be another than this process was told of."""
-    connections["default"].close()
-    given = read_database_url(database_url, engine_process=False, process_name="rehearse")
-    connections.databases["default"].update(given)
-    del connections["default"]
