@@ -360,6 +360,36 @@ def test_a_late_result_settles_the_step_and_the_attempt_that_followed_changes_no
     assert not budgets.mismatches()
 
 
+def test_a_fact_is_as_old_as_the_try_that_read_it_also_where_another_one_followed(
+    engine: Engine, rival: Worker
+) -> None:
+    run = engine.start(*engine.read(engine.order()))
+    advance_to(engine, run, "read_order")
+    frozen = take(engine.worker)
+    outcome = frozen.perform()
+    lose(frozen)
+    follower = take(rival)
+    frozen.settle(outcome)
+    follower.settle(follower.perform())
+    advance._let_others(follower.hand)
+    engine.go(run)
+    assert Fact.objects.get(run=run).observed_at == frozen.attempt.taken_at < follower.attempt.taken_at
+
+
+def test_a_late_result_leaves_nobody_asked_about_its_step(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runs.engine.settle.MOST_LOST", 1)
+    run = engine.start(*engine.read(engine.order()))
+    advance_to(engine, run, "read_order")
+    frozen = take(engine.worker)
+    outcome = frozen.perform()
+    lose(frozen)
+    card = engine.card(run, "failure")
+    frozen.settle(outcome)
+    card.refresh_from_db()
+    assert (card.state, Step.objects.get(pk=frozen.step).state) == (ApprovalState.VOID, StepState.DONE)
+    assert engine.go(run).state == RunState.SUCCEEDED
+
+
 def test_a_result_that_arrives_after_it_did_not_was_said_is_not_done_again(engine: Engine) -> None:
     run, order = approved_payment(engine, "pay_once")
     held = take(engine.worker)

@@ -8,7 +8,7 @@ from runs import clock
 from runs.agents import Agent, Json, Tool
 from runs.errors import LongwatchError
 from runs.models import Attempt, Run, Step
-from runs.states import StepKind, StepState
+from runs.states import AttemptOutcome, StepKind, StepState
 
 # Of the built-in tools, those whose result somebody else gave. The others only hand on what was read before them.
 _ANSWERED = frozenset({"ask", "spawn"})
@@ -96,5 +96,8 @@ def resolve_pointer(value: Json, pointer: str) -> Json:
 def reading_began(step: Step) -> datetime:
     """When the try that gave a step its result began, by the database's clock; a replayed one has an earlier step's."""
     origin = step.replay_of if step.replay_of is not None else step
-    attempt = Attempt.objects.filter(step=origin).order_by("-number").first()
+    # Of two tries of a call that both brought a result nobody knows which came first; a check is closed by its last try.
+    order = "-number" if origin.kind == StepKind.CHECK else "number"
+    told = (AttemptOutcome.DONE, AttemptOutcome.PROVED)
+    attempt = Attempt.objects.filter(step=origin, outcome__in=told).order_by(order).first()
     return origin.created_at if attempt is None else attempt.taken_at

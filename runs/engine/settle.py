@@ -108,6 +108,9 @@ def _done(
     if key is not None and key.state in (KeyState.TAKEN, KeyState.IN_DOUBT):
         _void_verdicts(key, why="the result arrived")
         freed = keys.close(key, KeyState.DONE, how="late" if late else "settled", result=result, artifact=kept)
+    if late:
+        # Whatever was asked about it meanwhile: nobody can answer that any more.
+        approvals.void_all(run.pk, step=step.pk, why="the result arrived")
     if step.state not in STEP_FINAL or step.state == StepState.VOID:
         steps.close(step, StepState.DONE, result=result, artifact=kept, why="arrived late" if late else "")
     used = budgets.Amounts(steps=1, effects=int(tool.acts))
