@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -374,6 +374,34 @@ def test_a_fact_is_as_old_as_the_try_that_read_it_also_where_another_one_followe
     advance._let_others(follower.hand)
     engine.go(run)
     assert Fact.objects.get(run=run).observed_at == frozen.attempt.taken_at < follower.attempt.taken_at
+
+
+def test_a_check_that_came_too_late_to_begin_says_nothing_of_its_source(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = engine.start(*engine.read(engine.order()), [call("wait_until", seconds=3600, reason="a while")])
+    engine.go(run)
+    fact = Fact.objects.get(run=run)
+    operations.recheck_fact(fact.pk, by=engine.person)
+    perform = engine.worker.tools.perform
+    with monkeypatch.context() as patch:
+        # Its worker stood still after the take.
+        patch.setattr(
+            engine.worker.tools, "perform", lambda asked, **also: perform(replace(asked, begin_by=0.0), **also)
+        )
+        engine.go(run)
+    check = Step.objects.get(run=run, kind=StepKind.CHECK)
+    assert list(Attempt.objects.filter(step=check).values_list("outcome", flat=True)) == [AttemptOutcome.NOT_BEGUN]
+    assert (check.state, check.waiting_for) == (StepState.WAITING, WaitingFor.RETRY)
+    fact.refresh_from_db()
+    assert (fact.check_failed_at, fact.checks.count()) == (None, 0)
+    engine.hasten(run)
+    engine.go(run)
+    check.refresh_from_db()
+    assert (check.state, fact.checks.count()) == (StepState.DONE, 1)
+    done = Attempt.objects.filter(run=run, outcome=AttemptOutcome.DONE).count()
+    assert Budget.objects.get(pk=run.pk).steps_spent == done
+    assert not budgets.mismatches()
 
 
 def test_a_late_result_leaves_nobody_asked_about_its_step(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,8 @@ def settle(claim: Claim, attempt: int, outcome: Outcome) -> None:
         if settling.needs_credential and isinstance(outcome, Report):
             # It says nothing about the source: the same step goes on when the credential is renewed.
             renewing.go_on(settling.run, settling.step, outcome)
+        elif not settling.begun:
+            pass  # it is made again
         elif settling.step.kind == StepKind.RECONCILE and (settling.counts or settling.step.state == StepState.VOID):
             freed = _settle_look_up(settling.run, settling.step, outcome)
         elif settling.counts:

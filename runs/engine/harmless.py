@@ -10,14 +10,14 @@ from django.db import transaction
 from runs import budgets, clock, journal, lifecycle, steps, switches
 from runs.agents import Agent, Json, get_agent
 from runs.engine import failpoints
-from runs.engine.hand import Hand
+from runs.engine.hand import Hand, later
 from runs.engine.toolhost import Died, Outcome
 from runs.engine.toolwire import Function, Perform, Report, Said
 from runs.engine.waits import wait_for_budget, wait_for_switch
 from runs.errors import OverBudget
 from runs.lifecycle import Claim
 from runs.models import Attempt, Run, Step
-from runs.states import MAY_HAVE_ACTED, RUN_FINAL, AttemptOutcome, StepKind, StepState
+from runs.states import MAY_HAVE_ACTED, RUN_FINAL, AttemptOutcome, StepKind, StepState, WaitingFor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +123,15 @@ class Settling:
     needs_credential: bool  # it was refused only because of that, and the step is still this try's
 
     @property
+    def begun(self) -> bool:
+        """Whether it began. One that did not says nothing."""
+        return self.attempt.outcome != AttemptOutcome.NOT_BEGUN
+
+    @property
     def counts(self) -> bool:
         """Whether the step is still this try's to close."""
         open_states = (StepState.TAKEN, StepState.PLANNED, StepState.WAITING)
-        return self.step.tries == self.attempt.number and self.step.state in open_states
+        return self.begun and self.step.tries == self.attempt.number and self.step.state in open_states
 
 
 def close(claim: Claim, attempt_id: int, outcome: Outcome) -> Settling | None:
@@ -147,15 +152,27 @@ def close(claim: Claim, attempt_id: int, outcome: Outcome) -> Settling | None:
         )
     elif outcome.said is Said.DONE:
         steps.close_attempt(attempt, AttemptOutcome.DONE, late=late)
+    elif outcome.said is Said.NOT_BEGUN:
+        steps.close_attempt(attempt, AttemptOutcome.NOT_BEGUN, error=outcome.error, late=late)
     else:
         ended = AttemptOutcome.REFUSED if _needs_credential(step, outcome) else AttemptOutcome.FAILED
         steps.close_attempt(attempt, ended, error=outcome.error, late=late)
-    budgets.settle(attempt.pk, budgets.Amounts(steps=1))
+    if attempt.outcome == AttemptOutcome.NOT_BEGUN:
+        budgets.release(attempt.pk, note=told(outcome))
+    else:
+        budgets.settle(attempt.pk, budgets.Amounts(steps=1))
     if run.state in RUN_FINAL and step.state == StepState.TAKEN:
         # It changed nothing outside, and nobody asks for its result any more.
         steps.close(step, StepState.VOID, error=f"run {run.state}")
-    waits = _needs_credential(step, outcome) and step.state == StepState.TAKEN and step.tries == attempt.number
+    elif attempt.outcome == AttemptOutcome.NOT_BEGUN and _is_at(step, attempt):
+        steps.wait(step, WaitingFor.RETRY, note=f"not begun: {told(outcome)}", wake_at=later(0.2))
+    waits = _needs_credential(step, outcome) and _is_at(step, attempt)
     return Settling(run=run, step=step, attempt=attempt, late=late, needs_credential=waits)
+
+
+def _is_at(step: Step, attempt: Attempt) -> bool:
+    """Whether this try is the one for which its step is taken."""
+    return step.state == StepState.TAKEN and step.tries == attempt.number
 
 
 def _needs_credential(step: Step, outcome: Outcome) -> bool:
