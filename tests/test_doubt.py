@@ -1,5 +1,7 @@
 """What may or may not have happened: looked up where it can be, else a person says, and nothing of it is dropped."""
 
+from typing import Any
+
 import pytest
 from django.db import transaction
 
@@ -7,6 +9,9 @@ from runs import operations, steps
 from runs.approvals import Said
 from runs.engine import advance
 from runs.engine.sweep import sweep_once
+from runs.engine.toolhost import Outcome
+from runs.engine.toolwire import Function, Perform, Report
+from runs.engine.toolwire import Said as Told
 from runs.models import Approval, Key, Lock, Run, Step
 from runs.states import (
     ApprovalState,
@@ -96,6 +101,45 @@ class TestOpenKeysOfStoppedRuns:
         assert not engine.worker.look_up_orphan()
         operations.release_switch(switch.pk, reason="audited", by=engine.person)
         assert settle_orphans(engine, run).state == KeyState.DONE
+
+
+def test_a_look_up_that_fails_is_made_again_in_time_also_in_a_run_that_waits_for_hours(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its step was given up, and the agent went on: nobody holds the run while the call is looked up."""
+    monkeypatch.setattr("runs.engine.settle.MOST_LOST", 1)
+    order = engine.order()
+    pay = [call("pay_checkable", order=order, amount="20.00")]
+    run = engine.start(*engine.read(order), pay, [call("wait_until", seconds=7200, reason="a while")])
+    advance_to(engine, run, "pay_checkable")
+    held = take(engine.worker)
+    with transaction.atomic(durable=True):
+        assert steps.begin(held.taken.attempt)
+    lose(held)
+    bury(held)
+    given_up = Said(verdict=Verdict.RESPOND, answer="leave it")
+    operations.decide(engine.card(run, "failure").pk, given_up, by=engine.person)
+    assert engine.go(run).waiting_for == WaitingFor.TIMER
+    perform, failed = engine.worker.tools.perform, list[int]()
+
+    def performing(asked: Perform, **also: Any) -> Outcome:
+        if asked.function is Function.RECONCILE and not failed:
+            failed.append(asked.attempt)
+            return Report(attempt=asked.attempt, said=Told.FAILED, error="no answer")
+        return perform(asked, **also)
+
+    monkeypatch.setattr(engine.worker.tools, "perform", performing)
+
+    def settled() -> bool:
+        sweep_once()
+        engine.worker.look_up_orphan()
+        engine.go(run)
+        return Key.objects.get(run=run).state != KeyState.TAKEN
+
+    wait_until(settled, what="the key is settled", timeout_s=15.0)
+    assert failed
+    assert (Key.objects.get(run=run).state, cards(run)) == (KeyState.FAILED, [])
+    assert engine.go(run).waiting_for == WaitingFor.TIMER
 
 
 def test_lost_tries_that_did_nothing_are_no_failures(engine: Engine) -> None:

@@ -46,7 +46,8 @@ def settle(claim: Claim, attempt: int, outcome: Outcome) -> None:
             freed = _settle_look_up(settling.run, settling.step, outcome)
         elif settling.counts:
             _settle_check(settling, outcome)
-        finish_late(settling.run, late=settling.late)
+        # As if late: nobody may hold the run (`orphans`), and then nobody else looks when it is due again.
+        finish_late(settling.run, late=True)
     operations.wake_lock_waiters(freed)
 
 
