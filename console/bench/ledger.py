@@ -97,7 +97,7 @@ def _work(run: int, attempts: Sequence[int], seconds: float, ready: Barrier, que
         if began > until:
             break
         with transaction.atomic(durable=True):
-            budgets.reserve(run, _RESERVED, attempt=attempt)
+            budgets.reserve(run, _RESERVED, attempt=attempt, at_once=True)
         reserved = time.monotonic()
         with transaction.atomic(durable=True):
             budgets.settle(attempt, _SPENT)
