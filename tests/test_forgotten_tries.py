@@ -69,35 +69,34 @@ def take_two(engine: Engine, rival: Worker) -> tuple[Held, Held]:
     return forgotten, other
 
 
+def expect_each_paid_once(engine: Engine, payments: list[tuple[Run, str]], *held: Held) -> None:
+    """Both runs come to their end when nobody holds them any more."""
+    for each in held:
+        advance._let_others(each.hand)
+    assert [engine.go_on(run).state for run, _ in payments] == [RunState.SUCCEEDED] * 2
+    assert [engine.paid(order) for _, order in payments] == [1, 1]
+    assert not budgets.mismatches()
+
+
 def test_what_was_forgotten_is_not_sent_on_the_try_of_another(engine: Engine, rival: Worker) -> None:
-    (run, order), (other_run, other_order) = two_payments(engine)
+    payments = two_payments(engine)
     forgotten, other = take_two(engine, rival)
     assert forgotten.perform().said is Said.NOT_BEGUN
     assert other.attempt.began_at is None
     other.settle(other.perform())
-    advance._let_others(forgotten.hand)
-    advance._let_others(other.hand)
-    for each in (run, other_run):
-        assert engine.go_on(each).state == RunState.SUCCEEDED
-    assert (engine.paid(order), engine.paid(other_order)) == (1, 1)
-    assert not budgets.mismatches()
+    expect_each_paid_once(engine, payments, forgotten, other)
 
 
 @pytest.mark.parametrize("said", [Said.NOT_BEGUN, Said.UNKNOWN, Said.DONE])
 def test_what_became_of_it_closes_no_try_of_another(engine: Engine, rival: Worker, said: Said) -> None:
-    (run, order), (other_run, other_order) = two_payments(engine)
+    payments = two_payments(engine)
     forgotten, other = take_two(engine, rival)
     outcome = other.perform()
     with pytest.raises(Untaken):
         forgotten.settle(Report(attempt=forgotten.taken.attempt, said=said, error="the server had died"))
     assert other.attempt.outcome == AttemptOutcome.OPEN
     other.settle(outcome)
-    advance._let_others(forgotten.hand)
-    advance._let_others(other.hand)
-    for each in (run, other_run):
-        assert engine.go_on(each).state == RunState.SUCCEEDED
-    assert (engine.paid(order), engine.paid(other_order)) == (1, 1)
-    assert not budgets.mismatches()
+    expect_each_paid_once(engine, payments, forgotten, other)
 
 
 @pytest.mark.parametrize("decided", [[{"tool": "give", "arguments": {"value": 1}}], "not a list"])

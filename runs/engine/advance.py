@@ -140,9 +140,7 @@ def _end_unfinished(hand: Hand) -> None:
             return
         why = "it was to finish with what it had, and its last reply did not"
         freed = course.end(tree, RunState.FAILED, reason=why)
-    operations.wake_lock_waiters(freed)
-    for ended in tree:
-        operations.wake_waiters_of_ended(ended)
+    operations.wake_after_end(tree, freed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +255,5 @@ def expire(run: int) -> bool:
         by_deadline = last.deadline_at is not None and (not last.expires_at or last.deadline_at < last.expires_at)
         reason = "its deadline passed" if by_deadline else "its max age passed"
         freed = course.end(tree, RunState.EXPIRED, reason=reason)
-    operations.wake_lock_waiters(freed)
-    for ended in tree:
-        operations.wake_waiters_of_ended(ended)
+    operations.wake_after_end(tree, freed)
     return True

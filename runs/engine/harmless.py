@@ -134,12 +134,18 @@ class Settling:
         return self.begun and self.step.tries == self.attempt.number and self.step.state in open_states
 
 
+def lock_try(claim: Claim, attempt_id: int) -> tuple[Run, Step, Attempt, bool]:
+    """Lock a worker's try with its run and step, in order; late: the run has moved on without us."""
+    run, step, attempt = steps.lock_try(attempt_id, claim=claim)
+    late = run.epoch != claim.epoch or run.state in RUN_FINAL or attempt.outcome != AttemptOutcome.OPEN
+    return run, step, attempt, late
+
+
 def close(claim: Claim, attempt_id: int, outcome: Outcome) -> Settling | None:
     """Lock a run, step and attempt, close the attempt and book it. None: it is settled already."""
-    run, step, attempt = steps.lock_try(attempt_id, claim=claim)
+    run, step, attempt, late = lock_try(claim, attempt_id)
     if attempt.outcome != AttemptOutcome.OPEN and attempt.outcome not in MAY_HAVE_ACTED:
         return None
-    late = run.epoch != claim.epoch or run.state in RUN_FINAL or attempt.outcome != AttemptOutcome.OPEN
     if isinstance(outcome, Died):
         steps.close_attempt(
             attempt,

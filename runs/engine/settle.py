@@ -10,7 +10,7 @@ from django.db import transaction
 
 from runs import approvals, artifacts, budgets, course, journal, keys, lifecycle, operations, steps
 from runs.agents import Effect, Json, Tool
-from runs.engine import doubt, renewing
+from runs.engine import doubt, harmless, renewing
 from runs.engine.hand import backoff, later
 from runs.engine.toolhost import Died, Outcome
 from runs.engine.toolwire import Report, Said
@@ -38,7 +38,7 @@ _SETTLEABLE = frozenset({AttemptOutcome.OPEN}) | MAY_HAVE_ACTED
 def settle_call(claim: Claim, attempt_id: int, tool: Tool, outcome: Outcome) -> None:
     """Settle a try of an act step."""
     with transaction.atomic(durable=True), journal.together():
-        run, step, attempt, late = _lock(claim, attempt_id)
+        run, step, attempt, late = harmless.lock_try(claim, attempt_id)
         key = keys.lock(attempt.key_id) if attempt.key_id else None
         match outcome:
             case Report(said=Said.DONE) if attempt.outcome == AttemptOutcome.DISPROVED:
@@ -68,13 +68,6 @@ class _Closed:
 
     book: Callable[[], None] | None = None
     freed: Sequence[str] = ()
-
-
-def _lock(claim: Claim, attempt_id: int) -> tuple[Run, Step, Attempt, bool]:
-    """Lock in order; late: the run has moved on without us."""
-    run, step, attempt = steps.lock_try(attempt_id, claim=claim)
-    late = run.epoch != claim.epoch or run.state in RUN_FINAL or attempt.outcome != AttemptOutcome.OPEN
-    return run, step, attempt, late
 
 
 def finish_late(run: Run, *, late: bool) -> None:
@@ -202,8 +195,8 @@ def _not_known(
     run: Run, step: Step, attempt: Attempt, key: Key | None, tool: Tool, outcome: Report | Died, *, late: bool
 ) -> _Closed:
     """It failed, or died: what that means depends on whether it had begun, and on what it does to the world."""
-    error = _told(outcome)
-    harmless = tool.effect is Effect.READ
+    error = harmless.told(outcome)
+    only_reads = tool.effect is Effect.READ
     if isinstance(outcome, Died):
         steps.close_attempt(
             attempt,
@@ -215,7 +208,7 @@ def _not_known(
             late=late,
         )
     else:
-        known = AttemptOutcome.FAILED if outcome.said is Said.FAILED or harmless else AttemptOutcome.UNKNOWN
+        known = AttemptOutcome.FAILED if outcome.said is Said.FAILED or only_reads else AttemptOutcome.UNKNOWN
         steps.close_attempt(attempt, known, error=error, late=late)
 
     def book() -> None:
@@ -286,7 +279,3 @@ def _void_verdicts(key: Key, *, why: str) -> None:
         key=key, state=ApprovalState.PENDING
     ):
         approvals.void(card, why=why)
-
-
-def _told(outcome: Report | Died) -> str:
-    return f"{outcome.why}; {outcome.exit}" if isinstance(outcome, Died) else outcome.error
