@@ -15,7 +15,7 @@ from runs.allowances import Terms
 from runs.engine import reads
 from runs.engine.hand import Hand
 from runs.engine.sweep import sweep_once
-from runs.engine.toolhost import CannotStart, Outcome, Tick
+from runs.engine.toolhost import CannotStart, Outcome, Tick, ToolHost
 from runs.engine.toolwire import Perform
 from runs.models import Attempt, JournalEntry, LedgerEntry, Run, Step
 from runs.states import AttemptOutcome, RunState, StepKind, StepState, WaitingFor
@@ -261,14 +261,19 @@ def together(run: Run) -> list[list[int]]:
     return list(taken.values())
 
 
+def line_up(engine: Engine) -> None:
+    """Let another run wait for a worker, until the next one has ended."""
+    other = engine.start([])
+    sql.execute("UPDATE runs_run SET priority = -1 WHERE id = %s", [other.pk])
+
+
 class TestWhileOthersWait:
     """Quick reads of one reply are taken several at a time."""
 
     @pytest.fixture(autouse=True)
     def _other(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(reads, "_TOGETHER_S", 60.0)  # on a busy machine nothing is quick
-        other = engine.start([])
-        sql.execute("UPDATE runs_run SET priority = -1 WHERE id = %s", [other.pk])  # its turn comes last
+        monkeypatch.setattr(ToolHost, "usual_s", lambda host, agent, tool: 0.0)  # on a busy machine nothing is quick
+        line_up(engine)
 
     def test_they_leave_the_same_record(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         order = engine.order()
@@ -276,7 +281,7 @@ class TestWhileOthersWait:
         with monkeypatch.context() as patch:
             patch.setattr(reads, "leading", lambda agent, ready: [])
             general = engine.go(start(engine, order, count=9))
-        assert [len(group) for group in together(quick)] == [1, 2, 4, 2]
+        assert [len(group) for group in together(quick)] == [9]
         one, other = record(quick), record(general)
         for each in (one, other):  # side by side: in another order
             each["journal"].sort(key=lambda entry: int(entry["step"]))
@@ -288,7 +293,7 @@ class TestWhileOthersWait:
         gives = [call("give", value=place) for place in range(4)]
         run = engine.go_on(engine.start([*gives, call("die"), *gives]))
         (deadly,) = engine.steps(run, "die")
-        assert [deadly.number - 1, deadly.number, deadly.number + 1, deadly.number + 2] in together(run)
+        assert [*range(deadly.number - 4, deadly.number + 5)] in together(run)
         assert run.waiting_for == WaitingFor.FAILURE
         assert {step.state for step in engine.steps(run, "give")} == {StepState.DONE}
         outcomes = list(Attempt.objects.filter(run=run, step__tool="give").values_list("outcome", flat=True))
@@ -303,7 +308,7 @@ class TestWhileOthersWait:
         run = engine.go(engine.start([*gives, call("linger", for_s=0.7, heed=False)]))
         (slow,) = engine.steps(run, "linger")
         before = engine.steps(run, "give")[-1]
-        assert [before.number, slow.number] in together(run)
+        assert [*range(slow.number - 4, slow.number + 1)] in together(run)
         assert before.ended_at is not None
         assert slow.ended_at is not None
         assert before.ended_at < slow.ended_at
@@ -323,7 +328,7 @@ class TestWhileOthersWait:
         run = engine.go_on(engine.start([*gives, call("linger", for_s=2.5, heed=False), *gives]))
         assert run.state == RunState.SUCCEEDED
         (slow,) = engine.steps(run, "linger")
-        assert [slow.number, slow.number + 1, slow.number + 2, slow.number + 3] in together(run)
+        assert [*range(slow.number - 3, slow.number + 4)] in together(run)
         outcomes = list(Attempt.objects.filter(run=run, step__tool="give").values_list("outcome", flat=True))
         assert outcomes.count(AttemptOutcome.DONE) == 6
         # They began too late, and so not at all: that costs nothing.
@@ -344,7 +349,7 @@ class TestWhileOthersWait:
         monkeypatch.setattr(Hand, "tick", stopping)
         gives = [call("give", value=place) for place in range(3)]
         run = engine.go(engine.start([*gives, *(call("linger", for_s=0.6, heed=False) for _ in range(4))]))
-        assert [len(group) for group in together(run)] == [1, 2, 4]
+        assert [len(group) for group in together(run)] == [7]
         assert run.state == RunState.STOPPED
         assert run.drained_at is not None
         outcomes = Attempt.objects.filter(run=run, step__tool="linger").order_by("pk").values_list("outcome", flat=True)
@@ -353,15 +358,19 @@ class TestWhileOthersWait:
         assert not budgets.mismatches()
 
     def test_a_stop_lets_those_in_hand_be_recorded_and_takes_no_other(
-        self, engine: Engine, after_call: Callable[[int, Callable[[], object]], None]
+        self,
+        engine: Engine,
+        monkeypatch: pytest.MonkeyPatch,
+        after_call: Callable[[int, Callable[[], object]], None],
     ) -> None:
+        monkeypatch.setattr(reads, "_MOST", 4)
         run = start(engine, engine.order(), count=12)
         after_call(5, lambda: operations.stop_run(run.pk, reason="enough", by=engine.person))
         engine.go(run)
         assert run.state == RunState.STOPPED
         assert run.drained_at is not None
-        assert counted(run) == {StepState.DONE: 7, StepState.VOID: 5}
-        assert Attempt.objects.filter(run=run, step__tool="read_order").count() == 7
+        assert counted(run) == {StepState.DONE: 8, StepState.VOID: 4}
+        assert Attempt.objects.filter(run=run, step__tool="read_order").count() == 8
         assert run.budget.steps_reserved == 0
 
     def test_a_budget_that_is_too_small_for_all_lets_as_many_be_done_as_it_allows(self, engine: Engine) -> None:
@@ -379,6 +388,26 @@ class TestWhileOthersWait:
         assert counted(run) == {StepState.DONE: 5, StepState.FAILED: 1}
         tries = Attempt.objects.filter(run=run, step__tool="read_order")
         assert tries.count() == 5 + 2
+
+
+class TestWhatIsQuick:
+    """Of a tool that was not called yet nobody knows; after that its last calls tell."""
+
+    def test_the_first_call_of_a_tool_goes_alone(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(reads, "_TOGETHER_S", 60.0)  # on a busy machine nothing is quick
+        monkeypatch.setattr(engine.worker.tools, "_lately_s", {})
+        for expected in [1, 5], [6]:
+            line_up(engine)
+            run = engine.go(engine.start([call("give", value=place) for place in range(6)]))
+            assert [len(group) for group in together(run)] == expected
+
+    def test_only_as_many_go_together_as_are_done_soon(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        line_up(engine)
+        usual = {"give": reads._TOGETHER_S / 3.5, "linger": reads._TOGETHER_S / 2}
+        monkeypatch.setattr(ToolHost, "usual_s", lambda host, agent, tool: usual[tool])
+        gives = [call("give", value=place) for place in range(5)]
+        run = engine.go(engine.start([*gives, *(call("linger", for_s=0.0, heed=False) for _ in range(4))]))
+        assert [len(group) for group in together(run)] == [3, 2, 2, 2]
 
 
 def test_alone_a_run_has_one_read_in_flight(engine: Engine) -> None:

@@ -10,7 +10,6 @@ calls of a reply do, and share the round trip and the commit.
 """
 
 import json
-import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -58,7 +57,7 @@ class _Returned:
 _NOT_PLAIN = "LW001"  # raised by lw_read_on
 _NO = _Answer(settled=False, taken=())
 _NOBODY = uuid.UUID(int=0)
-_MOST = 16  # reads that are taken together
+_MOST = 32  # reads that are taken together
 _SMALL_BYTES = 2_000
 # What a crash makes to be read again at most, and how long a read that was taken may lie behind others.
 _TOGETHER_S = 0.02
@@ -83,24 +82,26 @@ def leading(agent: Agent, ready: Iterable[Step]) -> list[Read]:
 def advance_reads(hand: Hand, agent: Agent, reads: Sequence[Read]) -> bool:
     """Do these reads in order, as far as nothing comes between. False: the first one is for the general path."""
     left = deque(reads)
-    taken = _read_on(hand, agent, [], _choose(left, 1), performer=hand.ready_tools()).taken
+    taken = _read_on(hand, agent, [], _choose(hand, agent, left), performer=hand.ready_tools()).taken
     if not taken:
         return False
-    size = 1
     while taken:
-        began = time.monotonic()
         returned = _perform(hand, agent, taken)
-        each_s = max((time.monotonic() - began) / len(taken), 1e-6)
-        # What is quick is not worth a commit of its own each while others wait for a worker.
-        size = max(min(2 * size, _MOST, int(_TOGETHER_S / each_s)), 1) if hand.claim.crowded else 1
-        taken = _settle(hand, agent, returned, [] if hand.used_up else _choose(left, size))
+        taken = _settle(hand, agent, returned, [] if hand.used_up else _choose(hand, agent, left))
     return True
 
 
-def _choose(left: deque[Read], size: int) -> list[Read]:
-    """The next reads to be taken together: at least one, if any is left. Large arguments go alone (see `perform_each`)."""
+def _choose(hand: Hand, agent: Agent, left: deque[Read]) -> list[Read]:
+    """The next reads to be taken together: at least one, if any is left. Large arguments go alone (see `perform_each`).
+
+    What is quick is not worth a commit of its own each while others wait for a worker.
+    """
     chosen: list[Read] = []
-    while left and (not chosen or (len(chosen) < size and left[0].small and chosen[-1].small)):
+    take_s = 0.0
+    while left and len(chosen) < (_MOST if hand.claim.crowded else 1):
+        take_s += hand.tools.usual_s(agent.name, left[0].tool.name)
+        if chosen and not (take_s <= _TOGETHER_S and left[0].small and chosen[-1].small):
+            break
         chosen.append(left.popleft())
     return chosen
 

@@ -1,6 +1,7 @@
 """The worker's side of its tool process: starts it, gives it work, renews the lease meanwhile, ends it, buries it."""
 
 import json
+import math
 import os
 import select
 import socket
@@ -82,6 +83,7 @@ class ToolHost:
         self._pipe: Connection | None = None
         self._pidfd = -1
         self._unrecorded: list[Exit] = []
+        self._lately_s: dict[tuple[str, str], float] = {}
 
     def ready(self, *, meanwhile: Callable[[], None] = lambda: None) -> uuid.UUID:
         """The id of a living tool process; starts one if there is none, which may take its time.
@@ -101,6 +103,10 @@ class ToolHost:
     def living(self) -> uuid.UUID | None:
         """The id of the tool process, where one is there already."""
         return None if self._leader is None or self._ended(0.0) else self.ident
+
+    def usual_s(self, agent: str, tool: str) -> float:
+        """How many seconds a call of this tool takes by the last ones that were made here; infinite where none was."""
+        return self._lately_s.get((agent, tool), math.inf)
 
     def perform(
         self, perform: Perform, *, tick: Callable[[], Tick], progress: Callable[[Json], None] | None = None
@@ -137,7 +143,9 @@ class ToolHost:
                 if dead:
                     yield perform, Report(attempt=perform.attempt, said=Said.NOT_BEGUN, error=dead)
                     continue
+                began = time.monotonic()
                 outcome = self._await(perform, watch)
+                self._note_duration(perform, time.monotonic() - began)
                 if isinstance(outcome, Died):
                     dead = "its process ended in a call before it"
                 yield perform, outcome
@@ -179,6 +187,10 @@ class ToolHost:
                 why = "it neither began nor ended in its time"
             if why and self._leader is not None:
                 self._leader.kill_group()
+
+    def _note_duration(self, perform: Perform, took_s: float) -> None:
+        called = (perform.agent, perform.tool)
+        self._lately_s[called] = (self._lately_s.get(called, took_s) + took_s) / 2
 
     def close(self) -> None:
         """End the tool process, if there is one."""

@@ -86,8 +86,11 @@ class LedgerEntry(models.Model):
     spent = sum of settles and corrects, reserved = reserves not yet replaced.
     """
 
-    budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="entries")
-    run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="ledger", db_index=False)  # whose step it was
+    # Whoever writes an entry holds the lock of the budget, and the attempt names the run: neither is looked up again.
+    budget = models.ForeignKey(Budget, on_delete=models.CASCADE, related_name="entries", db_constraint=False)
+    run = models.ForeignKey(  # whose step it was
+        "Run", on_delete=models.CASCADE, related_name="ledger", db_index=False, db_constraint=False
+    )
     attempt = models.ForeignKey("Attempt", null=True, on_delete=models.CASCADE, related_name="entries")
     kind = models.CharField(max_length=8, choices=EntryKind)
     usd = _amount(default=0)

@@ -10,7 +10,10 @@ class JournalEntry(models.Model):
     below the oldest transaction still running, so that nothing which commits late is skipped.
     """
 
-    run = models.ForeignKey("Run", null=True, on_delete=models.CASCADE, related_name="journal", db_index=False)
+    # Its writer holds the lock of the run: it is not looked up again at each write.
+    run = models.ForeignKey(
+        "Run", null=True, on_delete=models.CASCADE, related_name="journal", db_index=False, db_constraint=False
+    )
     seq = models.PositiveBigIntegerField(null=True)
     xid = models.BigIntegerField()
     kind = models.CharField(max_length=60)

@@ -98,7 +98,8 @@ class Attempt(models.Model):
     """
 
     step = models.ForeignKey(Step, on_delete=models.CASCADE, related_name="attempts", db_index=False)
-    run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="attempts")
+    # Its step names the run too: looked up once at each write is enough.
+    run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="attempts", db_constraint=False)
     number = models.PositiveIntegerField()
     epoch = models.PositiveIntegerField()
     holder = models.UUIDField()  # the process that renews its lease: a worker, or a gateway
