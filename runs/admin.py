@@ -614,7 +614,9 @@ class ApprovalAdmin(ReadOnly):
 class EventAdmin(ReadOnly):
     agent_path = "step__run__agent"
     heavy = ("payload",)
-    list_display = ("name", "key", "source", "delivery_id", "received_at", "matched_at")
+    list_display = ("name", "key", "source", "delivery_id", "received_at", "step", "matched_at")
+    list_select_related = ("step",)
+    list_filter = (("matched_at", admin.EmptyFieldListFilter),)
     search_fields = ("name__exact", "key__exact", "delivery_id__exact")
 
 

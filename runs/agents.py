@@ -15,7 +15,7 @@ import json
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import MAXYEAR, MINYEAR, datetime
 from decimal import Decimal
 from enum import StrEnum
 from functools import cache, cached_property
@@ -105,7 +105,10 @@ class Call(Protocol):
 
     @property
     def key(self) -> str:
-        """The idempotency key: at most 255 characters, the same for every try of one intended effect."""
+        """The idempotency key: at most 255 characters, the same for every try of one intended effect.
+
+        Of a call without an effect, which has no such key: a name that no other try of any call has.
+        """
 
     @property
     def run(self) -> int: ...
@@ -139,20 +142,49 @@ class Artifact:
     preview: str = ""
 
 
+EVENT_CHARS = 200
+"""The most that the name and the key of an event may have."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Returned by a tool that started something outside. Its reason, or event, is the result: no step waits for it yet."""
+    """Returned by a tool that started something outside: the call is over and is not made again, its step goes on later.
+
+    event: it goes on when an event of this name and this key is delivered (`POST /events`). Its result is then
+    `{"event", "payload", "delivered_at", "waited_s"}`.
+    key: what this one wait and the event have in common, and nothing else: `call.key`, if the receiver was given that to
+    send back (the default), or what the receiver calls the thing that it was asked for, such as its job id. Each event
+    ends one wait, of several with this name and key the oldest. Only events that have come since the call was taken
+    count, those among them that came before it returned too.
+    until: the moment at which it goes on without the event, with `{"event", "timed_out": true, "waited_until",
+    "waited_s"}`. Without an event, the step waits for this moment alone: `{"waited_until"}`.
+    reason: what for, in words for people.
+
+    Raises: BadTool, where nothing is named that could come, a name is too long, or `until` is no moment with a zone.
+    """
 
     event: str = ""
+    key: str = ""
     until: datetime | None = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.event and self.until is None:
+            raise BadTool("A Wait names neither an event nor a moment.", remedy="Give event=…, until=… or both.")
+        if max(len(str(self.event)), len(str(self.key))) > EVENT_CHARS:
+            raise BadTool(f"The name and the key of an event have at most {EVENT_CHARS} characters.")
+        if self.until is not None and (self.until.utcoffset() is None or not MINYEAR < self.until.year < MAXYEAR):
+            raise BadTool(
+                f"until={self.until} has no time zone, or never comes.",
+                remedy="Write datetime.now(UTC) + timedelta(…).",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Happened:
-    """Returned by a reconcile function: the effect is there, with its result."""
+    """Returned by a reconcile function: the effect is there, with its result, or with what it is to wait for."""
 
-    result: Json
+    result: Json | Wait
 
 
 @dataclass(frozen=True, kw_only=True)

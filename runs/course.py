@@ -104,7 +104,8 @@ def end(
 def void_dependents(run: Run, names: Iterable[str], *, old: Json, new: Json, before: int | None = None) -> list[Step]:
     """A fact has another value now: drop the untaken steps that rest on it, with their cards, and say what changed.
 
-    A step with a live key is left: its effect may have happened, and may be what changed the fact.
+    A step with a live key is left: its effect may have happened, and may be what changed the fact. One whose call is over
+    and that only waits is left too.
     before: only steps of a smaller number: those after it were asked for by who knew the new value.
     """
     changed = set(names)
@@ -114,7 +115,11 @@ def void_dependents(run: Run, names: Iterable[str], *, old: Json, new: Json, bef
             continue
         if step.kind != StepKind.ACT or not changed & set(step.rests_on) or step.state == StepState.TAKEN:
             continue
-        if step.state == StepState.IN_DOUBT or Key.objects.filter(step=step, state__in=KEY_OPEN).exists():
+        if (
+            step.keeps_wait
+            or step.state == StepState.IN_DOUBT
+            or Key.objects.filter(step=step, state__in=KEY_OPEN).exists()
+        ):
             continue
         step = steps.lock(step.pk)
         void_changed(run, step, changed, old=old, new=new)

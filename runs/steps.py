@@ -273,13 +273,16 @@ def open_attempt(
     key: int | None = None,
     approval: int | None = None,
 ) -> Attempt:
-    """Count a try, and open it, before any work. begin_within_s: how long what was judged now holds."""
+    """Count a try, and open it, before any work. begin_within_s: how long what was judged now holds.
+
+    A step that keeps a wait is past its tries.
+    """
     require_transaction()
     if StepState.TAKEN not in STEP_MOVES[StepState(step.state)]:
         raise WrongState(f"Step {step.number} of run {step.run_id}", step.state, StepState.TAKEN)
     rows = sql.fetch_all(
         "WITH taken AS (UPDATE runs_step SET state = 'taken', tries = tries + 1, began_at = coalesce(began_at, lw_clock()),"
-        " error = '' WHERE id = %s AND state = %s RETURNING id, run_id, tries)"
+        " error = '' WHERE id = %s AND state = %s AND result IS NULL RETURNING id, run_id, tries)"
         " INSERT INTO runs_attempt (step_id, run_id, number, epoch, holder, performer, key_id, approval_id, outcome,"
         " taken_at, lease_until, begin_by, timeout_s, visible_within_s, error, late)"
         " SELECT id, run_id, tries, %s, %s, %s, %s, %s, 'open', lw_clock(),"
@@ -329,7 +332,7 @@ def may_go_on(attempt: int) -> bool:
 
 
 def keep_result(step: Step, result: Json) -> None:
-    """What an open step has so far: where it waits until, or the child that it started."""
+    """What an open step has so far: its moment, the child that it started, or the event for which its call waits."""
     sql.execute("UPDATE runs_step SET result = %s WHERE id = %s", [sql.jsonb(result), step.pk])
     step.result = result
 

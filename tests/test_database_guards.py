@@ -150,6 +150,10 @@ CHECKS: dict[str, Callable[[Scene], str]] = {
     "work_closed_has_time": lambda s: f"UPDATE runs_workitem SET state = 'closed' WHERE run_id = {s.run.pk}",
     "step_final_has_end": lambda s: f"UPDATE runs_step SET state = 'done' WHERE id = {s.attempt.step_id}",
     "step_waits_for_something": lambda s: f"UPDATE runs_step SET wait_note = '' WHERE id = {s.step.pk}",
+    "event_matched_has_time": lambda s: (
+        "INSERT INTO runs_event (name, key, source, delivery_id, agents, received_at, step_id)"
+        f" VALUES ('paid', 'k', 'shop', 'd1', '[]', lw_now(), {s.step.pk})"
+    ),
     "step_act_has_tool": lambda s: copy("runs_step", s.step.pk, number="99", tool="''"),
     "attempt_outcome_known": lambda s: (
         f"UPDATE runs_attempt SET outcome = 'odd', ended_at = lw_clock() WHERE id = {s.attempt.pk}"
@@ -212,8 +216,12 @@ UNIQUE: dict[str, Callable[[Scene], str]] = {
     "approval_one_pending": lambda s: copy("runs_approval", s.card.pk),
     "approval_one_in_effect": lambda s: copy("runs_approval", s.decided.pk, state="'consumed'"),
     "event_delivered_once": lambda s: (
-        "INSERT INTO runs_event (name, key, source, delivery_id, received_at)"
-        " SELECT 'paid', 'k', 'shop', 'd1', lw_now() FROM generate_series(1, 2)"
+        "INSERT INTO runs_event (name, key, source, delivery_id, agents, received_at)"
+        " SELECT 'paid', 'k', 'shop', 'd1', '[]', lw_now() FROM generate_series(1, 2)"
+    ),
+    "event_once_per_step": lambda s: (
+        "INSERT INTO runs_event (name, key, source, delivery_id, agents, received_at, step_id, matched_at)"
+        f" SELECT 'paid', 'k', 'shop', n, '[]', lw_now(), {s.step.pk}, lw_now() FROM generate_series(1, 2) n"
     ),
     "fact_once_per_run": lambda s: copy("runs_fact", s.fact.pk),
     "fact_version_once": lambda s: copy("runs_factversion", s.fact.pk, key="fact_id"),

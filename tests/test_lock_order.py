@@ -49,7 +49,7 @@ ROWS = ("step", "attempt", "approval", "fact", "key")
 def ranks_of(statement: str) -> list[str]:
     """Which kinds of locks a statement takes, in its order, as far as order matters for them."""
     if "pg_advisory_xact_lock" in statement:
-        return ["switch"]
+        return ["lock" if "hashtext" in statement else "switch"]  # of an event's name and key, or of the switches
     if "INTO runs_lock" in statement:
         return ["lock"]
     aliases = {alias: name for name, alias in re.findall(r"""(?:FROM|JOIN) "?runs_(\w+)"? (\w)\b""", statement)}

@@ -1,4 +1,4 @@
-"""What the claim and the sweep touch: what is due and little else, however many runs have finished or wait."""
+"""What the claim, the sweep and a delivery touch: what is due and little else, however many runs have finished or wait."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from runs import lifecycle
+from runs import events, lifecycle, sql
 from runs.engine import sweep
 from tests.crowd import count_pages, explain, fill, walk
 
@@ -65,6 +65,20 @@ def test_a_claim_touches_what_is_due(crowd: None, heard: Heard) -> None:
 
 def test_a_sweep_touches_what_is_due(crowd: None, heard: Heard) -> None:
     assert sweep.sweep() > 0
+    (statement,) = heard.statements
+
+    judge(explain(*statement), due=0)
+
+
+def test_a_delivery_touches_the_step_that_waits_for_it(crowd: None, heard: Heard) -> None:
+    sql.execute(
+        "UPDATE runs_step SET waiting_for = 'event', result = jsonb_build_object('event', 'paid', 'key', id::text)"
+        " WHERE state = 'waiting' AND waiting_for = 'timer'"
+    )
+    sql.execute("VACUUM ANALYZE runs_step")
+    heard.statements.clear()
+    found = events.find_waiter(name="paid", key=str(FINISHED + 1), agents=["desk"])
+    assert found == events.Waiter(run=FINISHED + 1, step=FINISHED + 1)
     (statement,) = heard.statements
 
     judge(explain(*statement), due=0)

@@ -102,7 +102,8 @@ class ApproveBatch(Body):
 
 
 class StoreEvent(Body):
-    """`source` and `delivery_id` together name one delivery: the same again is the same event."""
+    """`source` and `delivery_id` together name one delivery: the same again is the same event. `name` and `key` say which
+    wait it is for: those that a tool gave its `Wait`."""
 
     name: Name
     key: Annotated[str, Field(max_length=200)] = ""

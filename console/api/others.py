@@ -13,6 +13,7 @@ from runs import access, operations, queries
 from runs.access import Action
 from runs.errors import NotFound
 from runs.queries import FactRow, Page, StepRow, SwitchCard, Window
+from runs.queries.paging import sees
 
 router = Router()
 
@@ -41,7 +42,10 @@ def recheck_fact(request: Request, fact: Id) -> HttpResponse:
     "/events", response={202: StoredEvent, 200: StoredEvent}, summary="Deliver an event from outside", tags=["Events"]
 )
 def store_event(request: Request, body: bodies.StoreEvent) -> HttpResponse:
-    """It is stored. The same delivery again: 200, the same id. No step waits for events yet: `matched_run` is null."""
+    """It is stored, and ends the oldest wait for its `name` and `key`, of the runs that you see: one that has begun, or one
+    that begins later for a call that was taken before the event came. `matched_run`: the run that goes on with it; null
+    where nothing waits for it yet, or never will. The same delivery again does nothing: 200, the same id.
+    """
     access.require_sight(request.auth)
     event, is_new = operations.store_event(
         name=body.name,
@@ -51,7 +55,8 @@ def store_event(request: Request, body: bodies.StoreEvent) -> HttpResponse:
         delivery_id=body.delivery_id,
         by=request.auth,
     )
-    matched = event.step.run_id if event.step else None
+    run = event.step.run if event.step else None
+    matched = run.pk if run and sees(request.agents, run.agent) else None
     return answer(StoredEvent(id=event.pk, matched_run=matched), status=202 if is_new else 200)
 
 

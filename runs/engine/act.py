@@ -8,7 +8,7 @@ from django.db import transaction
 
 from runs import approvals, budgets, clock, course, facts, journal, keys, lifecycle, locks, sql, steps, switches
 from runs.agents import Agent, BadArguments, Effect, Tool, get_agent
-from runs.engine import builtin, doubt, failpoints, freshen, gate
+from runs.engine import awaiting, builtin, doubt, failpoints, freshen, gate
 from runs.engine.hand import Hand, later
 from runs.engine.persist import persist
 from runs.engine.settle import settle_call
@@ -80,6 +80,9 @@ def _take(hand: Hand, step_id: int) -> Taken | None:
                 wait_for_switch(step, *switch)
             else:
                 _execute_builtin(hand, run, step, agent)
+            return None
+        if step.keeps_wait:
+            awaiting.go_on(run, step)
             return None
         tool = agent.tool(step.tool)
         if tool is None:
@@ -180,7 +183,7 @@ def _is_new_intent(run: Run, step: Step, tool: Tool) -> bool:
     if same is None or same.key.state == KeyState.FAILED:
         return True
     first = same.key.step
-    if same.key.state in KEY_OPEN:
+    if same.key.state in KEY_OPEN or first.keeps_wait:
         if same.key.step_id == step.pk:
             return True
         steps.wait(
@@ -203,11 +206,13 @@ def _is_new_intent(run: Run, step: Step, tool: Tool) -> bool:
         )
         return False
     keys.count_replay(same.key)
+    # The key has what the call returned; a step that waited then has what came of it.
+    told = first if first.state == StepState.DONE else same.key
     steps.close(
         step,
         StepState.DONE,
-        result=same.key.result,
-        artifact=same.key.artifact_id,
+        result=told.result,
+        artifact=told.artifact_id,
         replay_of=first.pk,
         why=f"done already in step {first.number}; this is its result",
     )

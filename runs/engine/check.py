@@ -143,8 +143,8 @@ def _settle_look_up(run: Run, step: Step, outcome: Outcome) -> Sequence[str]:
         if over and Step.objects.filter(subject=key, state=StepState.FAILED).count() < TRIES:
             return []
         return doubt.settle_found(run, waiting, key, "unsure", None, {"look_up_failed": error})
-    found, value, evidence = str(result["found"]), result.get("result"), result.get("evidence")
-    kept, _ = keep(Report(said=Said.DONE, result=value))
+    found, wait, evidence = str(result["found"]), result.get("wait"), result.get("evidence")
+    kept, _ = keep(Report(said=Said.DONE, result=wait or result.get("result")))
     steps.close(step, StepState.DONE, result={"found": found, "result": kept, "evidence": evidence})
-    freed = doubt.settle_found(run, waiting, key, found, kept, evidence)
+    freed = doubt.settle_found(run, waiting, key, found, kept, evidence, waits=wait is not None)
     return [*freed, *course.close_if_nothing_happened(key)] if waiting.state == StepState.VOID else freed

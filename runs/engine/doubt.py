@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from runs import approvals, facts, keys, steps
 from runs.agents import Effect, Json, Tool, get_agent
+from runs.engine import awaiting
 from runs.engine.hand import later
 from runs.engine.waits import ask_about_failure
 from runs.errors import WrongState
@@ -155,10 +156,12 @@ def tries_told(key: Key) -> list[Json]:
     ]
 
 
-def settle_found(run: Run, step: Step, key: Key, found: str, result: Json, evidence: Json) -> list[str]:
+def settle_found(
+    run: Run, step: Step, key: Key, found: str, result: Json, evidence: Json, *, waits: bool = False
+) -> list[str]:
     """What a look-up found settles the locked key and its step. Returns the locks that became free.
 
-    found: happened, did_not_happen or unsure.
+    found: happened, did_not_happen or unsure. waits: the result is what the step is to wait for.
     """
     if key.state != KeyState.TAKEN:
         return []
@@ -168,7 +171,7 @@ def settle_found(run: Run, step: Step, key: Key, found: str, result: Json, evide
             steps.settle_doubt(key.pk, AttemptOutcome.PROVED, why="found at the receiver")
             freed = keys.close(key, KeyState.DONE, how="reconciled", result=result, evidence=evidence)
             if open_step or step.state == StepState.VOID:
-                steps.close(step, StepState.DONE, result=result, why="found at the receiver")
+                awaiting.conclude(run, step, result, waits=waits, since=key.taken_at, why="found at the receiver")
             return freed
         case "did_not_happen":
             steps.settle_doubt(key.pk, AttemptOutcome.DISPROVED, why="not found at the receiver")
@@ -199,7 +202,7 @@ def _do_again(run: Run, step: Step, key: Key) -> None:
 def give_back_approval(run: Run, step: Step) -> None:
     """The approval that a call had used up is in effect again: the call certainly did not happen."""
     approval = approvals.in_effect(step)
-    if approval is None or approval.state != ApprovalState.CONSUMED:
+    if approval is None or approval.state != ApprovalState.CONSUMED or step.keeps_wait:
         return
     approvals.give_back(approval)
     if run.state in RUN_FINAL:

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from runs import approvals, artifacts, budgets, course, journal, keys, lifecycle, operations, steps
 from runs.agents import Effect, Json, Tool
-from runs.engine import doubt, harmless, renewing
+from runs.engine import awaiting, doubt, harmless, renewing
 from runs.engine.hand import backoff, later
 from runs.engine.toolhost import Died, Outcome
 from runs.engine.toolwire import Report, Said
@@ -41,11 +41,11 @@ def settle_call(claim: Claim, attempt_id: int, tool: Tool, outcome: Outcome) -> 
         run, step, attempt, late = harmless.lock_try(claim, attempt_id)
         key = keys.lock(attempt.key_id) if attempt.key_id else None
         match outcome:
-            case Report(said=Said.DONE) if attempt.outcome == AttemptOutcome.DISPROVED:
-                closed = _Closed(freed=_contradict(step, attempt, key, outcome))
+            case Report(said=Said.DONE | Said.WAITS) if attempt.outcome == AttemptOutcome.DISPROVED:
+                closed = _Closed(freed=_contradict(run, step, attempt, key, outcome))
             case _ if attempt.outcome not in _SETTLEABLE:
                 return
-            case Report(said=Said.DONE):
+            case Report(said=Said.DONE | Said.WAITS):
                 closed = _done(run, step, attempt, key, tool, outcome, late=late)
             case Report(said=Said.NOT_BEGUN):
                 closed = _not_begun(run, step, attempt, key, outcome.error, late=late)
@@ -104,13 +104,21 @@ def _done(
     if late:
         # Whatever was asked about it meanwhile: nobody can answer that any more.
         approvals.void_all(run.pk, step=step.pk, why="the result arrived")
-    if step.state not in STEP_FINAL or step.state == StepState.VOID:
-        steps.close(step, StepState.DONE, result=result, artifact=kept, why="arrived late" if late else "")
+    if (step.state not in STEP_FINAL and not step.keeps_wait) or step.state == StepState.VOID:
+        awaiting.conclude(
+            run,
+            step,
+            result,
+            waits=report.said is Said.WAITS,
+            since=(key or attempt).taken_at,
+            artifact=kept,
+            why="arrived late" if late else "",
+        )
     used = budgets.Amounts(steps=1, effects=int(tool.acts))
     return _Closed(book=lambda: budgets.settle(attempt.pk, used, note="arrived late" if late else ""), freed=freed)
 
 
-def _contradict(step: Step, attempt: Attempt, key: Key | None, report: Report) -> Sequence[str]:
+def _contradict(run: Run, step: Step, attempt: Attempt, key: Key | None, report: Report) -> Sequence[str]:
     """It did happen, though a person or a look-up had said otherwise: that is written down, and not done again.
 
     The attempt keeps what was said of it. Where another one is under way by now, or nothing is open, only the journal
@@ -128,8 +136,10 @@ def _contradict(step: Step, attempt: Attempt, key: Key | None, report: Report) -
         return []
     kept = artifact.pk if artifact else None
     approvals.void_all(attempt.run_id, step=step.pk, why="the result arrived")
-    steps.close(step, StepState.DONE, result=result, artifact=kept, why="arrived late")
-    return keys.close(key, KeyState.DONE, how="late", result=result, artifact=kept)
+    freed = keys.close(key, KeyState.DONE, how="late", result=result, artifact=kept)
+    waits = report.said is Said.WAITS
+    awaiting.conclude(run, step, result, waits=waits, since=key.taken_at, artifact=kept, why="arrived late")
+    return freed
 
 
 def _goes_on(run: Run, step: Step, attempt: Attempt, error: str) -> bool:
@@ -170,7 +180,8 @@ def _refused(run: Run, step: Step, attempt: Attempt, key: Key | None, error: str
             steps.wait(step, WaitingFor.RETRY, note="refused, but an earlier try may have acted", wake_at=later(0))
         return _Closed(book=book)
     freed = course.close_if_nothing_happened(key)
-    if step.tries == attempt.number and step.state in (StepState.TAKEN, StepState.PLANNED, StepState.WAITING):
+    open_states = (StepState.TAKEN, StepState.PLANNED, StepState.WAITING)
+    if step.tries == attempt.number and step.state in open_states and not step.keeps_wait:
         approvals.void_all(run.pk, step=step.pk, why="it was refused")
         steps.close(step, StepState.REFUSED, error=error)
     return _Closed(book=book, freed=freed)

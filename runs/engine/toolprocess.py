@@ -38,6 +38,7 @@ from runs.sanitise import clean_json, clean_text
 from runs.states import ProcessKind
 
 _LOOK_EVERY_S = 0.2
+_REASON_CHARS = 2000
 
 
 def serve(fd: int, *, parent: uuid.UUID) -> None:
@@ -70,11 +71,12 @@ class ToolCall:
     def __init__(self, perform: Perform, pipe: Connection, until: float) -> None:
         self._perform, self._pipe, self._until = perform, pipe, until
         self._looked_at, self._stop = 0.0, False
+        self._key = perform.key or uuid.uuid4().hex
         self.signed_in: dict[str, str] = {}  # what each credential was when it was used
 
     @property
     def key(self) -> str:
-        return self._perform.key
+        return self._key
 
     @property
     def run(self) -> int:
@@ -160,7 +162,7 @@ def _run(perform: Perform, call: ToolCall) -> Report:
     except BaseException as error:  # whatever the agent's code throws, SystemExit included, ends here
         said = Said.FAILED if harmless else Said.UNKNOWN
         return Report(said=said, error=_words(error) + _where(error))
-    return _report(value)
+    return _report(value, call)
 
 
 def _renew(perform: Perform, call: ToolCall, expired: CredentialExpired) -> Report:
@@ -199,14 +201,17 @@ def _find(perform: Perform, call: ToolCall) -> tuple[Callable[[], Any], bool]:
     return lambda: tool.function(call, **typed), tool.effect is Effect.READ
 
 
-def _report(value: object) -> Report:
+def _report(value: object, call: ToolCall) -> Report:
     match value:
         case Artifact():
             return Report(
                 said=Said.DONE, result=clean_text(value.preview), body=value.body, media_type=value.media_type
             )
         case Wait():
-            return Report(said=Said.DONE, result={"wait": clean_json(value.reason or value.event)})
+            error = "it returned a Wait, and nothing can wait for that here"
+            return Report(said=Said.WAITS, result=_write_wait(value, call), error=error)
+        case Happened(result=Wait() as wait):
+            return Report(said=Said.DONE, result={"found": "happened", "wait": _write_wait(wait, call)})
         case Happened():
             return Report(said=Said.DONE, result={"found": "happened", "result": clean_json(value.result)})
         case DidNotHappen():
@@ -227,6 +232,15 @@ def _report(value: object) -> Report:
     ):
         return Report(said=Said.DONE, result=[clean_json(vars(item)) for item in value])
     return Report(said=Said.DONE, result=clean_json(value))
+
+
+def _write_wait(wait: Wait, call: ToolCall) -> Json:
+    return {
+        "event": clean_text(str(wait.event)),
+        "key": clean_text(str(wait.key) or call.key) if wait.event else "",
+        "until": wait.until.isoformat() if wait.until else None,
+        "reason": clean_text(str(wait.reason))[:_REASON_CHARS],
+    }
 
 
 def _fields(arguments: dict[str, Json]) -> dict[str, Any]:

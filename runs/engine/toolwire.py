@@ -49,6 +49,7 @@ class Said(StrEnum):
     BEGUN = "begun"  # after its last look, where it takes one
     PROGRESS = "progress"
     DONE = "done"  # with `result`, or an artifact
+    WAITS = "waits"  # it returned a Wait, which is `result`; `error` is for whoever cannot wait
     REFUSED = "refused"  # certain: nothing happened
     CREDENTIAL = "credential"  # certain: nothing happened, the credential was not accepted
     NOT_BEGUN = "not_begun"  # it gave up before anything was sent

@@ -1,5 +1,6 @@
 from django.db import models
 from django.db.models import Q
+from django.db.models.fields.json import KT
 
 from runs.states import STEP_FINAL, STEP_OPEN, AttemptOutcome, StepKind, StepState, WaitingFor
 
@@ -78,6 +79,12 @@ class Step(models.Model):
         indexes = [
             models.Index(name="step_open", fields=["run", "number"], condition=Q(state__in=STEP_OPEN)),
             models.Index(name="step_by_wait", fields=["waiting_for", "run"], condition=Q(state=StepState.WAITING)),
+            models.Index(
+                KT("result__event"),
+                KT("result__key"),
+                name="step_by_event",
+                condition=Q(state=StepState.WAITING, waiting_for=WaitingFor.EVENT),
+            ),
             # Few steps have these: an index over all would be written at every move of every step.
             models.Index(name="step_by_reply_to", fields=["reply_to"], condition=Q(reply_to__isnull=False)),
             models.Index(name="step_by_fact", fields=["fact"], condition=Q(fact__isnull=False)),
@@ -88,6 +95,11 @@ class Step(models.Model):
 
     def __str__(self) -> str:
         return f"step {self.number} of run {self.run_id}"
+
+    @property
+    def keeps_wait(self) -> bool:
+        """Whether it has been executed and only waits: it keeps what for as its result, and is not tried again."""
+        return self.result is not None and self.state in STEP_OPEN
 
 
 class Attempt(models.Model):

@@ -3,16 +3,45 @@
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
 
-from runs import access, events
+from runs import access, course, events, lifecycle, steps
 from runs.access import Action
 from runs.agents import Json
+from runs.journal import person
 from runs.models import Event
+from runs.sanitise import clean_text
 
 
 def store_event(
     *, name: str, key: str, payload: Json, source: str, delivery_id: str, by: AbstractBaseUser
 ) -> tuple[Event, bool]:
-    """Keep an event from outside; (event, whether it is new)."""
+    """Keep an event from outside, and wake the step that waits for it; (event, whether it is new)."""
     access.require(by, Action.EVENT)
-    with transaction.atomic(durable=True):
-        return events.store(name=name, key=key, payload=payload, source=source, delivery_id=delivery_id)
+    agents = access.visible_agents(by)
+    name, key, source, delivery_id = (clean_text(text) for text in (name, key, source, delivery_id))
+
+    def store(waiter: events.Waiter | None) -> tuple[Event, bool]:
+        """Steps are locked before events; so who waits is guessed, and judged again when all is locked."""
+        run = lifecycle.lock(waiter.run) if waiter else None
+        step = steps.lock(waiter.step) if waiter else None
+        events.hold(name=name, key=key)
+        event, is_new = events.store(
+            name=name, key=key, payload=payload, source=source, delivery_id=delivery_id, agents=agents
+        )
+        if is_new and events.find_waiter(name=name, key=key, agents=agents) != waiter:
+            raise _Changed
+        if is_new and run is not None and step is not None:
+            events.match(event, step, actor=person(by))
+            steps.wake(step, why=f"the event {name} arrived")
+            course.rest(run)
+        return event, is_new
+
+    while True:
+        try:
+            with transaction.atomic(durable=True):
+                return store(events.find_waiter(name=name, key=key, agents=agents))
+        except _Changed:
+            continue
+
+
+class _Changed(Exception):
+    """Another step waits than when its row was looked for."""

@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -33,6 +33,7 @@ from runs.agents import (
     Unknown,
     Unsure,
     Verdict,
+    Wait,
     above,
     always,
     days,
@@ -211,6 +212,58 @@ def be_deaf(call: Call, how: str) -> Json:
     return {"heard": False}
 
 
+def pay_and_wait(call: Call, order: str, key: str, for_s: float | None, sent_key: str) -> Wait:
+    """Pay 20, and wait for the shop to say so: under a name of the test's, or the call's own."""
+    pay(call, order, Decimal("20.00"), call.key, key=sent_key)
+    until = None if for_s is None else datetime.now(UTC) + timedelta(seconds=for_s)
+    return Wait(event="paid", key=key, until=until, reason="the bank takes its time")
+
+
+@tool(effect=Effect.KEYED, irreversible=True, identity=["order"], approval=never, rests_on=REST, locks=REST,
+      timeout=5, backoff=0.05)  # fmt: skip
+def order_keyed(call: Call, order: str, key: str = "", for_s: float | None = None) -> Wait:
+    """Pay with a key that is honoured, and wait."""
+    return pay_and_wait(call, order, key, for_s, call.key)
+
+
+@tool(effect=Effect.IDEMPOTENT, identity=["order"], rests_on=REST, timeout=5, backoff=0.05)
+def order_idempotent(call: Call, order: str, key: str = "", for_s: float | None = None) -> Wait:
+    """Pay; done twice it is one payment."""
+    return pay_and_wait(call, order, key, for_s, f"for {order}")
+
+
+@tool(effect=Effect.CHECKABLE, irreversible=True, identity=["order"], approval=never, rests_on=REST, timeout=5,
+      visible_within=0.2, backoff=0.05)  # fmt: skip
+def order_checkable(call: Call, order: str, key: str = "", for_s: float | None = None) -> Wait:
+    """Pay so that it can be looked up, and wait."""
+    return pay_and_wait(call, order, key, for_s, f"{call.key}-{time.time_ns()}")
+
+
+@order_checkable.reconcile
+def find_ordered(call: Call, order: str, key: str = "", for_s: float | None = None) -> Found:
+    found = find_payment(call, order, Decimal("20.00"))
+    return Happened(result=Wait(event="paid", key=key)) if isinstance(found, Happened) else found
+
+
+@tool(effect=Effect.ONCE, irreversible=True, identity=["order"], approval=never, rests_on=REST, timeout=5, backoff=0.05)
+def order_once(call: Call, order: str, key: str = "", for_s: float | None = None) -> Wait:
+    """Pay; it can neither be repeated nor looked up."""
+    return pay_and_wait(call, order, key, for_s, f"{call.key}-{time.time_ns()}")
+
+
+@tool(effect=Effect.READ, backoff=0.05)
+def read_later(call: Call, order: str, key: str = "", for_s: float | None = None) -> Wait:
+    """Ask for something that comes later."""
+    until = None if for_s is None else datetime.now(UTC) + timedelta(seconds=for_s)
+    return Wait(event="paid", key=key, until=until, reason="the bank takes its time")
+
+
+@tool(effect=Effect.READ)
+def pause_for(call: Call, for_s: float) -> Wait:
+    """Wait for a moment alone."""
+    return Wait(until=datetime.now(UTC) + timedelta(seconds=for_s), reason="it dries")
+
+
 def follow(briefing: Briefing) -> list[Ask]:
     """The next round of the script: each call of the rounds before has its line in the log by now."""
     if asked := [notice for notice in briefing.notices if notice["notice"] == "explain"]:
@@ -239,6 +292,12 @@ TOOLS = [
     give_copy,
     linger,
     be_deaf,
+    order_keyed,
+    order_idempotent,
+    order_checkable,
+    order_once,
+    read_later,
+    pause_for,
 ]
 
 scripted = Agent(
