@@ -1,6 +1,6 @@
 """Writer of budgets and the ledger: reserve before, settle after, for a run and all its ancestors, leaf to root.
 
-Reserving and settling are functions in the database (`migrations/0014_short_locks.sql`): one round trip each, so that
+Reserving and settling are functions in the database (`migrations/0018_budget_queue.sql`): one round trip each, so that
 a budget which many share is locked as briefly as can be.
 """
 
@@ -159,7 +159,7 @@ def set_limits(
         LimitTooLow below what is spent or reserved; NoLimit when none would be left; Conflict when `version` is old.
     """
     require_transaction()
-    budget = Budget.objects.select_for_update(of=("self",), no_key=True).get(pk=run)
+    budget = _lock(run)
     if version is not None and version != budget.version:
         raise Conflict("This budget was changed since you opened it.", remedy="Look at the fresh one and edit again.")
     before: dict[str, Json] = {}
@@ -207,6 +207,7 @@ def set_limits(
 def ask_finish(run: int, *, actor: Actor, why: str) -> None:
     """A person let a locked run finish with what it has: it thinks once more, and ends."""
     require_transaction()
+    _queue(run)
     if sql.execute(
         "UPDATE runs_budget SET finish_asked_at = lw_clock() WHERE run_id = %s AND finish_asked_at IS NULL", [run]
     ):
@@ -224,7 +225,7 @@ def cover(run: int, amounts: Amounts, *, why: str) -> None:
     require_transaction()
     (chain,) = sql.fetch_row("SELECT lw_chain(%s)", [run])
     for link in chain:
-        budget = Budget.objects.select_for_update(of=("self",), no_key=True).get(pk=link)
+        budget = _lock(link)
         short: dict[str, Decimal | int | float | None] = {}
         for dimension, amount in amounts.items():
             most = getattr(budget, f"{dimension}_limit")
@@ -238,7 +239,7 @@ def cover(run: int, amounts: Amounts, *, why: str) -> None:
 def tell_threshold(run: int) -> bool:
     """Journal that a locked run has used half, or four fifths, of a limit. False: nothing new is to be told."""
     require_transaction()
-    budget = Budget.objects.select_for_update(of=("self",), no_key=True).get(pk=run)
+    budget = _lock(run)
     passed = {name: percent for name, percent in _passed(budget).items() if percent > budget.told_percent}
     highest = max(passed.values(), default=budget.told_percent)
     sql.execute("UPDATE runs_budget SET told_percent = %s, notice_due = false WHERE run_id = %s", [highest, run])
@@ -271,6 +272,16 @@ def mismatches() -> list[tuple[int, str, Decimal, Decimal]]:
             if reserved != held:
                 found.append((run, f"{dimension}_reserved", reserved, held))
     return found
+
+
+def _lock(run: int) -> Budget:
+    _queue(run)
+    return Budget.objects.select_for_update(of=("self",), no_key=True).get(pk=run)
+
+
+def _queue(run: int) -> None:
+    """Wait for one's turn on a budget: everybody does before its row is locked (migration 0018)."""
+    sql.execute("SELECT lw_queue_for_budget(%s)", [run])
 
 
 def _reserve(run: int, amounts: Amounts, *, attempt: int | None, pricing: Pricing, note: str, asked: bool) -> None:

@@ -14,11 +14,12 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection, transaction
 
-from runs import budgets, course, lifecycle, locks, operations, steps, switches
+from runs import budgets, course, lifecycle, locks, operations, sql, steps, switches
 from runs.agents import get_agent
 from runs.approvals import Said
 from runs.budgets import Amounts
 from runs.errors import AlreadyDecided, LimitTooLow, LongwatchError, OverBudget
+from runs.journal import RUNTIME
 from runs.models import Attempt, Run, Step
 from runs.states import AttemptOutcome, StepKind, StepState, Verdict
 from tests.engine_tools import Engine, call, engine, shop_process, workers
@@ -157,6 +158,49 @@ def test_a_childs_commit_does_not_wait_for_its_parents_lock_although_a_key_refer
         until_blocked()
         # Here the child commits, and PostgreSQL checks its references to the parent, whom the other holds.
     assert above.finish() > 0
+
+
+def test_who_waits_for_a_budget_stands_in_its_queue_and_not_before_its_row(person: User) -> None:
+    """Whoever waits for a row is woken by every change of it; from the queue only whoever is next."""
+    parent = start(person, usd="50.00")
+    children = [start_child(parent, usd="10.00") for _ in range(4)]
+    with transaction.atomic():
+        budgets.require_room(children[0].pk, Amounts(usd=Decimal("0.01")))
+        waiting = [Thread(lambda run=run: reserve(run)) for run in children[1:]]
+        waiting.append(Thread(lambda: operations.set_budget(parent.pk, {"usd": Decimal(60)}, reason="more", by=person)))
+        until_blocked(len(waiting))
+        kinds = sql.fetch_all(
+            "SELECT l.locktype FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid"
+            " WHERE NOT l.granted AND a.datname = current_database()"
+        )
+    assert kinds == [("advisory",)] * len(waiting)
+    for thread in waiting:
+        thread.finish()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda run: budgets.set_limits(run, {"usd": Decimal(60)}, actor=RUNTIME, why="more"),
+        lambda run: budgets.ask_finish(run, actor=RUNTIME, why="enough"),
+        lambda run: budgets.cover(run, Amounts(usd=Decimal(60)), why="it finishes"),
+        lambda run: budgets.tell_threshold(run),
+    ],
+    ids=["set_limits", "ask_finish", "cover", "tell_threshold"],
+)
+def test_who_changes_a_budget_and_then_reserves_has_its_turn_already(
+    person: User, change: Callable[[int], object]
+) -> None:
+    """Else it would hold the row for which the first in the queue waits, and wait for the queue."""
+    parent = start(person, usd="50.00")
+    child = start_child(parent, usd="10.00")
+    with transaction.atomic():
+        lifecycle.lock(parent.pk)
+        change(parent.pk)
+        below = Thread(lambda: reserve(child))
+        until_blocked()
+        budgets.require_room(parent.pk, Amounts(usd=Decimal("0.01")))
+    assert below.finish() > 0
 
 
 def test_two_children_and_their_parent_reserve_settle_and_are_granted_more_without_a_deadlock(person: User) -> None:
