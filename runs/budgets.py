@@ -1,6 +1,6 @@
 """Writer of budgets and the ledger: reserve before, settle after, for a run and all its ancestors, leaf to root.
 
-Reserving and settling are functions in the database (`migrations/0018_budget_queue.sql`): one round trip each, so that
+Reserving and settling are functions in the database (`migrations/0019_budget_queue.sql`): one round trip each, so that
 a budget which many share is locked as briefly as can be.
 """
 
@@ -280,7 +280,7 @@ def _lock(run: int) -> Budget:
 
 
 def _queue(run: int) -> None:
-    """Wait for one's turn on a budget: everybody does before its row is locked (migration 0018)."""
+    """Wait for one's turn on a budget: everybody does before its row is locked (migration 0019)."""
     sql.execute("SELECT lw_queue_for_budget(%s)", [run])
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -166,7 +167,7 @@ def test_who_waits_for_a_budget_stands_in_its_queue_and_not_before_its_row(perso
     children = [start_child(parent, usd="10.00") for _ in range(4)]
     with transaction.atomic():
         budgets.require_room(children[0].pk, Amounts(usd=Decimal("0.01")))
-        waiting = [Thread(lambda run=run: reserve(run)) for run in children[1:]]
+        waiting = [Thread(partial(reserve, run)) for run in children[1:]]
         waiting.append(Thread(lambda: operations.set_budget(parent.pk, {"usd": Decimal(60)}, reason="more", by=person)))
         until_blocked(len(waiting))
         kinds = sql.fetch_all(

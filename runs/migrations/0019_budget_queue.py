@@ -7,7 +7,7 @@ _BEFORE = _HERE.with_name("0014_short_locks")
 
 
 class Migration(migrations.Migration):
-    dependencies = [("runs", "0017_looked_up_once")]
+    dependencies = [("runs", "0018_events")]
 
     operations = [
         migrations.RunSQL(
