@@ -371,6 +371,12 @@ def test_a_result_that_looks_like_a_wait_is_a_result(engine: Engine) -> None:
     assert [step.result for step in engine.steps(run, "give")] == [looks, {"wait": "paid"}]
 
 
+def test_a_decision_cannot_wait_and_says_so(engine: Engine) -> None:
+    run = engine.go(engine.start(agent="hesitant"))
+    assert (run.state, run.waiting_for) == (RunState.WAITING, WaitingFor.RETRY)
+    assert "it returned a Wait, and nothing can wait for that here" in run.why
+
+
 def test_a_read_that_waits_among_others_of_one_reply_holds_none_of_them_up(engine: Engine) -> None:
     run = engine.start([call("give", value=1), call("read_later", order="1", key="k"), call("give", value=2)])
     engine.go(run)

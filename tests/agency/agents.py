@@ -314,6 +314,21 @@ scripted = Agent(
 )
 
 
+def put_off(briefing: Briefing) -> Any:
+    """Return what no decision can be."""
+    return Wait(event="paid", key="k")
+
+
+hesitant = Agent(
+    name="hesitant",
+    instructions="Never comes to a decision.",
+    decide=put_off,
+    tools=TOOLS,
+    budget=Budget(usd="1.00", steps=200),
+    max_age=days(1),
+)
+
+
 def accept(claim: Claim) -> Verdict:
     return Verdict(holds=True, evidence={"run": claim.run})
 
