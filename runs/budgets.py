@@ -49,13 +49,13 @@ class Pricing:
 
 def create(run: Run, limits: agents.Budget) -> Budget:
     require_transaction()
-    sql.execute(
+    created = sql.fetch_row(
         "INSERT INTO runs_budget (run_id, version, unlimited_because, usd_limit, tokens_limit, calls_limit,"
         " effects_limit, steps_limit, working_limit_s, ask_percent, "
         + ", ".join(f"{d}_{part}" for d in DIMENSIONS for part in ("spent", "reserved", "overrun"))
         + ") VALUES (%s, 1, %s, %s, %s, %s, %s, %s, %s, %s, "
         + ", ".join(["0"] * (3 * len(DIMENSIONS)))
-        + ")",
+        + f") RETURNING {sql.columns(Budget)}",
         [
             run.pk,
             clean_text(limits.unlimited),
@@ -68,7 +68,8 @@ def create(run: Run, limits: agents.Budget) -> Budget:
             limits.ask_percent,
         ],
     )
-    return Budget.objects.get(pk=run.pk)
+    (budget,) = sql.build(Budget, [created])
+    return budget
 
 
 def check_working(run: int) -> None:

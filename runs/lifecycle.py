@@ -70,16 +70,16 @@ def create(
     if parent is not None and parent.state in RUN_FINAL:
         raise RunEnded(parent.pk, parent.state)
     uid = uuid.uuid4()
-    number, now = sql.fetch_row("SELECT nextval(pg_get_serial_sequence('runs_run', 'id')), lw_clock()")
-    sql.execute(
-        "INSERT INTO runs_run (id, uid, agent, goal, constraints, inputs, labels, started_by_id, parent_id, root_id,"
+    created = sql.fetch_row(
+        "WITH new AS (SELECT nextval(pg_get_serial_sequence('runs_run', 'id')) AS id, lw_clock() AS now)"
+        " INSERT INTO runs_run (id, uid, agent, goal, constraints, inputs, labels, started_by_id, parent_id, root_id,"
         " depth, origin, contract, state, priority, due_at, epoch, waiting_for, why, pause_reason, held_by, created_at,"
         " changed_at, deadline_at, expires_at, max_age_s, clock_mark, working_s, queued_s, world_s, people_s, held_s,"
         " step_seq, journal_seq, end_reason, verified)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 'queued', %s, %s, 0, '', '', '', '', %s, %s, %s,"
-        " %s::timestamptz + make_interval(secs => %s), %s, %s, 0, 0, 0, 0, 0, 0, 0, '', %s)",
+        " SELECT id, %s, %s, %s, %s, %s, %s, %s, %s, coalesce(%s, id), %s, %s, %s, 'queued', %s, now, 0, '', '', '', '',"
+        " now, now, %s, now + make_interval(secs => %s), %s, now, 0, 0, 0, 0, 0, 0, 0, '', %s"
+        f" FROM new RETURNING {sql.columns(Run)}",
         [
-            number,
             uid,
             agent,
             clean_text(goal),
@@ -88,25 +88,21 @@ def create(
             sql.jsonb(labels or {}),
             actor.user,
             parent.pk if parent else None,
-            parent.root_id if parent else number,
+            parent.root_id if parent else None,
             parent.depth + 1 if parent else 0,
             uid,
             contract,
             priority,
-            now,
-            now,
-            now,
             deadline_at,
-            now,
             max_age_s,
             max_age_s,
-            now,
             Verified.UNCLAIMED,
         ],
     )
-    append("run.started", actor=actor, run=number, after={"agent": agent, "parent": parent.pk if parent else None})
+    (run,) = sql.build(Run, [created])
+    append("run.started", actor=actor, run=run.pk, after={"agent": agent, "parent": parent.pk if parent else None})
     notify.due()
-    return Run.objects.get(pk=number)
+    return run
 
 
 def lock(run: int) -> Run:

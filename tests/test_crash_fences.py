@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from runs import budgets, clock, facts, lifecycle, operations, sql, steps
 from runs.agents import get_agent
 from runs.approvals import Said
-from runs.engine import act, advance
+from runs.engine import act, advance, decide
 from runs.engine.hand import Hand
 from runs.engine.settle import settle_call
 from runs.engine.sweep import reap_attempt, reap_run, sweep_once
@@ -632,3 +632,39 @@ def rename_tool(run: Run, old: str, new: str) -> None:
     with transaction.atomic(durable=True):
         sql.execute("SET LOCAL session_replication_role = replica")  # the column is fixed, by a trigger
         sql.execute("UPDATE runs_step SET tool = %s WHERE run_id = %s AND tool = %s", [new, run.pk, old])
+
+
+def test_a_run_that_breaks_whoever_chooses_in_it_is_claimed_all_the_same(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, judge = engine.start([call("give", value=1)]), advance._judge
+
+    def breaking(hand: Hand, *given: Any, claimed: bool = False, **named: Any) -> Any:
+        if claimed:
+            raise ValueError("not in this transaction")
+        return judge(hand, *given, **named)
+
+    monkeypatch.setattr(advance, "_judge", breaking)
+    assert engine.worker.claim_and_advance()
+    assert engine.go_on(run).state == RunState.SUCCEEDED
+
+
+def test_a_run_that_is_paused_while_it_decides_to_end_is_not_ended(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, carry_out = engine.start([call("give", value=1)]), decide.carry_out
+
+    def pausing(hand: Hand, taken: Any) -> list[Step]:
+        if engine.steps(run, "give"):  # this is its second thought
+            operations.pause_run(run.pk, reason="look first", by=engine.person)
+        return carry_out(hand, taken)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decide, "carry_out", pausing)
+        engine.go(run)
+    run.refresh_from_db()
+    assert run.paused_at is not None
+    assert run.ended_at is None
+    assert Step.objects.get(run=run, kind=StepKind.FINISH).state == StepState.PLANNED
+    operations.resume_run(run.pk, reason="looked", by=engine.person)
+    assert engine.go_on(run).state == RunState.SUCCEEDED

@@ -5,15 +5,17 @@ import uuid
 from dataclasses import dataclass, fields
 from enum import Enum, auto
 
+from django.conf import settings
 from django.db import InterfaceError, OperationalError, transaction
 
 from runs import allowances, clock, course, journal, lifecycle, operations, sql, steps, switches
 from runs.agents import get_agent
 from runs.engine import act, check, decide, finish, freshen, harmless, progress, reads, think
 from runs.engine.hand import Hand
-from runs.engine.toolhost import CannotStart
+from runs.engine.toolhost import CannotStart, ToolHost
 from runs.engine.waits import ask_about_failure, wait_for_contract, wait_for_place
 from runs.errors import Lost, UnknownAgent
+from runs.lifecycle import Claim, Held
 from runs.models import Run, Step
 from runs.states import RUN_FINAL, STEP_OPEN, RunState, StepKind, StepState
 
@@ -29,11 +31,39 @@ class Next(Enum):
     UNFINISHED = auto()  # it was to finish with what it had, and its last reply did not
 
 
-def advance(hand: Hand) -> None:
-    """Advance a claimed run. A run that someone else holds by now is let go without a change."""
+type Chosen = list[Step] | harmless.Taken | Next
+
+
+def claim(worker: uuid.UUID, tools: ToolHost) -> tuple[Hand, Chosen | None] | Held | None:
+    """Claim a due run and choose what comes next in it, in one transaction. None: no run is due.
+
+    What breaks while it is chosen breaks again by itself in `advance`, where a person is asked about it.
+    """
+    before = clock.boottime()
+    try:
+        with transaction.atomic(durable=True), journal.together():
+            found = lifecycle.claim(worker, lease_s=settings.LEASE_S)
+            if not isinstance(found, Claim):
+                return found
+            hand = Hand(claim=found, worker=worker, tools=tools)
+            return hand, _judge(hand, tools.living(), before=before, claimed=True)
+    except _PASSING:
+        raise
+    except Exception:
+        log.exception("A run cannot be claimed with what comes next in it")
+    with transaction.atomic(durable=True):
+        found = lifecycle.claim(worker, lease_s=settings.LEASE_S)
+    return (Hand(claim=found, worker=worker, tools=tools), None) if isinstance(found, Claim) else found
+
+
+def advance(hand: Hand, first: Chosen | None = None) -> None:
+    """Advance a claimed run. A run that someone else holds by now is let go without a change.
+
+    first: what was chosen when it was claimed.
+    """
     try:
         while True:
-            chosen = _choose_next(hand)
+            chosen, first = first or _choose_next(hand), None
             if chosen is Next.OVERDUE:
                 expire(hand.claim.run)
                 return
@@ -59,7 +89,7 @@ def advance(hand: Hand) -> None:
         log.info("%s", lost.message)
 
 
-def _choose_next(hand: Hand) -> list[Step] | harmless.Taken | Next:
+def _choose_next(hand: Hand) -> Chosen:
     """What comes next. What breaks when it is taken at once breaks again by itself, where a person is asked about it."""
     if (performer := hand.tools.living()) is not None:
         try:
@@ -71,65 +101,70 @@ def _choose_next(hand: Hand) -> list[Step] | harmless.Taken | Next:
     return _choose(hand)
 
 
-def _choose(hand: Hand, performer: uuid.UUID | None = None) -> list[Step] | harmless.Taken | Next:
-    """Guard, then choose what can be done now, in order; or park the run, in the transaction that found nothing.
-
-    performer: the tool process, where the think step of an agent that decides by itself is to be taken at once.
-    """
+def _choose(hand: Hand, performer: uuid.UUID | None = None) -> Chosen:
     before = clock.boottime()
     with transaction.atomic(durable=True), journal.together():
         switches.lock_shared()
-        run = lifecycle.lock_held(hand.claim)
-        look = _look_at(run)
-        if look.overdue:
-            return Next.OVERDUE
-        if run.paused_at is not None:
-            _hold(run, f"paused: {run.pause_reason}")
-            return Next.PARKED
-        if look.switch:
-            _hold(run, f"switch {look.switch}")
-            return Next.PARKED
-        if look.cards:
-            course.expire_cards(run)
-        if look.wakes:
-            course.wake_due(run)
-        open_steps = steps.open_steps(run) if look.open else []
-        try:
-            agent = get_agent(run.agent)
-        except UnknownAgent:
-            _wait_for_agent(run, open_steps)
+        return _judge(hand, performer, before=before)
+
+
+def _judge(hand: Hand, performer: uuid.UUID | None, *, before: float, claimed: bool = False) -> Chosen:
+    """Guard, then choose what can be done now, in order; or park the run, in the transaction that found nothing.
+
+    performer: the tool process, where the think step of an agent that decides by itself is to be taken at once.
+    before: this machine's clock before the transaction began. claimed: by this same transaction.
+    """
+    run = lifecycle.lock_held(hand.claim)
+    look = _look_at(run)
+    if look.overdue:
+        return Next.OVERDUE
+    if run.paused_at is not None:
+        _hold(run, f"paused: {run.pause_reason}")
+        return Next.PARKED
+    if look.switch:
+        _hold(run, f"switch {look.switch}")
+        return Next.PARKED
+    if look.cards:
+        course.expire_cards(run)
+    if look.wakes:
+        course.wake_due(run)
+    open_steps = steps.open_steps(run) if look.open else []
+    try:
+        agent = get_agent(run.agent)
+    except UnknownAgent:
+        _wait_for_agent(run, open_steps)
+        course.rest(run, holding=True)
+        return Next.PARKED
+    if (run.place_asked or run.step_seq == 0) and (full := allowances.admit(run)):
+        think_step = open_steps[0] if open_steps else steps.plan(run, steps.Asked(kind=StepKind.THINK))
+        wait_for_place(steps.lock(think_step.pk), full)
+        course.rest(run, holding=True)
+        return Next.PARKED
+    if not open_steps and look.away and freshen.check_ahead(run):
+        open_steps = steps.open_steps(run)
+    if not open_steps:
+        if look.finishing and think.has_thought_last(run):
+            return Next.UNFINISHED
+        if stall := progress.find_stall(run, agent):
+            ask_about_failure(run, steps.plan(run, steps.Asked(kind=StepKind.THINK)), "no progress", stall)
             course.rest(run, holding=True)
             return Next.PARKED
-        if (run.place_asked or run.step_seq == 0) and (full := allowances.admit(run)):
-            think_step = open_steps[0] if open_steps else steps.plan(run, steps.Asked(kind=StepKind.THINK))
-            wait_for_place(steps.lock(think_step.pk), full)
-            course.rest(run, holding=True)
+        opened = think.plan_step(run)
+        if agent.decide is None:
             return Next.PARKED
-        if not open_steps and look.away and freshen.check_ahead(run):
-            open_steps = steps.open_steps(run)
-        if not open_steps:
-            if look.finishing and think.has_thought_last(run):
-                return Next.UNFINISHED
-            if stall := progress.find_stall(run, agent):
-                ask_about_failure(run, steps.plan(run, steps.Asked(kind=StepKind.THINK)), "no progress", stall)
-                course.rest(run, holding=True)
-                return Next.PARKED
-            opened = think.plan_step(run)
-            if agent.decide is None:
-                return Next.PARKED
-            if performer is None:
-                return [opened]
-            taken = harmless.take(hand, run, opened, decide.order, performer=performer, before=before)
-            return taken or [opened]
-        ready = course.workable(open_steps)
-        if not ready:
-            course.rest(run, holding=True)
-            return Next.PARKED
-        if ready[0].kind == StepKind.THINK and agent.decide is None:
-            # It waited for a budget, a provider or its next try: the gateway has it again.
-            lifecycle.move(run, RunState.THINKING)
-            return Next.PARKED
-        return ready
+        if performer is None:
+            return [opened]
+        taken = harmless.take(hand, run, opened, decide.order, performer=performer, before=before, at_once=claimed)
+        return taken or [opened]
+    ready = course.workable(open_steps)
+    if not ready:
+        course.rest(run, holding=True)
+        return Next.PARKED
+    if ready[0].kind == StepKind.THINK and agent.decide is None:
+        # It waited for a budget, a provider or its next try: the gateway has it again.
+        lifecycle.move(run, RunState.THINKING)
+        return Next.PARKED
+    return ready
 
 
 def _end_unfinished(hand: Hand) -> None:
@@ -180,8 +215,11 @@ def _look_at(run: Run) -> _Look:
 def _work(hand: Hand, chosen: list[Step] | harmless.Taken) -> bool:
     """Do what was chosen, as far as it goes now. True: the run has ended with it."""
     if isinstance(chosen, harmless.Taken):
-        # Reads that were decided on are begun at once: what is judged before a choice is judged there too.
-        _read(hand, decide.carry_out(hand, chosen))
+        # Reads and an end that were decided on are begun at once: what is judged before a choice is judged there too.
+        decided = decide.carry_out(hand, chosen)
+        if [(step.kind, step.state) for step in decided] == [(StepKind.FINISH, StepState.PLANNED)]:
+            return finish.advance_finish(hand, decided[0].pk, get_agent(decided[0].run.agent))
+        _read(hand, decided)
         return False
     step = chosen[0]
     match step.kind:

@@ -4,9 +4,9 @@ from dataclasses import asdict
 
 from django.db import transaction
 
-from runs import budgets, course, journal, lifecycle, operations, steps
+from runs import budgets, course, journal, lifecycle, operations, steps, switches
 from runs.agents import Agent, Claim, Json
-from runs.engine import harmless
+from runs.engine import harmless, think
 from runs.engine.hand import Hand, backoff, later
 from runs.engine.harmless import Order
 from runs.engine.persist import persist
@@ -107,6 +107,7 @@ def _succeed(
 ) -> bool:
     """End the run with its claim: its whole tree is locked first, child before parent. True: it has ended."""
     with transaction.atomic(durable=True), journal.together():
+        switches.lock_shared()
         tree = lifecycle.lock_with_descendants(hand.claim.run)
         run = tree[-1]
         if attempt is not None and outcome is not None:
@@ -120,7 +121,7 @@ def _succeed(
         elif run.epoch != hand.claim.epoch or run.state != RunState.RUNNING:
             raise Lost(hand.claim.run, hand.claim.epoch)
         step = steps.lock(step_id)
-        if attempt is None and not _has_done_its_work(run, step):
+        if attempt is None and (think.holder_of(run) or not _has_done_its_work(run, step)):
             return False
         claimed: dict[str, Json] = {
             "outcome": step.arguments.get("outcome"),

@@ -60,10 +60,20 @@ def perform(hand: Hand, step_id: int, order_of: OrderOf) -> tuple[int, Outcome] 
     return None if taken is None else (taken.call.attempt, carry_out(hand, taken))
 
 
-def take(hand: Hand, run: Run, step: Step, order_of: OrderOf, *, performer: uuid.UUID, before: float) -> Taken | None:
+def take(
+    hand: Hand,
+    run: Run,
+    step: Step,
+    order_of: OrderOf,
+    *,
+    performer: uuid.UUID,
+    before: float,
+    at_once: bool = False,
+) -> Taken | None:
     """Take a try of a planned step, locked and judged; None: there is nothing to perform, or no budget for it.
 
-    before: this machine's clock before the transaction began.
+    before: this machine's clock before the transaction began. at_once: the transaction has something to say, besides,
+    that has to be on the disk before anybody goes on.
     """
     order = order_of(run, step, get_agent(run.agent))
     if order is None:
@@ -83,7 +93,7 @@ def take(hand: Hand, run: Run, step: Step, order_of: OrderOf, *, performer: uuid
                 begin_within_s=settings.LEASE_S,
                 timeout_s=order.timeout_s,
             )
-            budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk, at_once=order.asks)
+            budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk, at_once=order.asks or at_once)
     except OverBudget as short:
         step.refresh_from_db()
         wait_for_budget(run, step, short)

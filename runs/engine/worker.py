@@ -5,15 +5,13 @@ import uuid
 from collections.abc import Callable
 
 from django.conf import settings
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 
-from runs import lifecycle, notify, processes, switches
+from runs import notify, processes, switches
 from runs.engine import orphans
-from runs.engine.advance import advance
-from runs.engine.hand import Hand
+from runs.engine.advance import advance, claim
 from runs.engine.persist import forget_connection
 from runs.engine.toolhost import ToolHost
-from runs.lifecycle import Held
 from runs.states import ProcessKind
 
 _ROUND_S = 1.0
@@ -31,13 +29,10 @@ class Worker:
     def claim_and_advance(self) -> bool:
         """Advance one due run. False: none is due."""
         self.show_alive()
-        with transaction.atomic(durable=True):
-            claim = lifecycle.claim(self.ident, lease_s=settings.LEASE_S)
-        if claim is None:
-            return False
-        if not isinstance(claim, Held):
-            advance(Hand(claim=claim, worker=self.ident, tools=self.tools))
-        return True
+        claimed = claim(self.ident, self.tools)
+        if isinstance(claimed, tuple):
+            advance(*claimed)
+        return claimed is not None
 
     def look_up_orphan(self) -> bool:
         """Look up whether a call happened whose step is over. False: there is none to look up now."""
