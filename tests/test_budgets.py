@@ -66,6 +66,14 @@ def usd(run: Run) -> tuple[Money, Money, Money]:
 
 @pytest.mark.django_db
 class TestReserveAndSettle:
+    def test_a_commit_that_ends_the_locks_of_budgets_does_not_wait_for_the_disk(self, run: Run) -> None:
+        sql.execute("SET LOCAL synchronous_commit = on")
+        attempt = reserve(run, usd=Decimal("0.60"))
+        assert sql.fetch_row("SHOW synchronous_commit") == ("off",)
+        sql.execute("SET LOCAL synchronous_commit = on")
+        settle(attempt, usd=Decimal("0.10"))
+        assert sql.fetch_row("SHOW synchronous_commit") == ("off",)
+
     def test_a_reservation_counts_until_it_is_settled_to_what_was_used(self, run: Run) -> None:
         attempt = reserve(run, usd=Decimal("0.60"), calls=1)
         assert usd(run) == (0, Decimal("0.60"), 0)
