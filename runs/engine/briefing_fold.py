@@ -9,9 +9,12 @@ A step belongs to the work items whose titles name one of its arguments ("1001",
 
 import re
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from operator import attrgetter
 
 from runs.engine.briefing_log import (
     REASON_BYTES,
@@ -29,14 +32,15 @@ from runs.engine.briefing_log import (
 from runs.engine.briefing_text import ranges, shorten_text, size
 
 FOLD_TO = 0.5
-_NEVER = 1 << 60
+NONE, OPEN = -1, 1 << 60  # places in the order of closing: of a step without items, of what is open
+_END = 1 << 62
 EFFECTS_TOLD = 50  # effects that a folded line tells one by one; of more it says how many
 
 _PLAN = "plan"
-_WORDS = re.compile(r"\w+(?:[.\-]\w+)*|\n").findall
-_ASCII_WORDS = re.compile(r"\w+(?:[.\-]\w+)*|\n", re.ASCII).findall
+_WORDS = re.compile(r"\w+(?:[.\-]\w+)*").findall
 _GROWS = re.compile(r'[<>&"\\]').search
 _AMOUNT = re.compile(r"\d+\.\d+")
+_closed_of = attrgetter("closed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +55,7 @@ def choose(steps: Steps, items: Sequence[Item], effects: Effects, *, share: int)
     """Which steps are shown one by one, and the lines that stand for the others. share: bytes."""
     unlisted = frozenset(row.number for row in steps.rows if row.kind == THINK)
     fold = Fold(items=items, effects=effects, share=share, unlisted=unlisted)
-    finished = steps.finished
-    if sum(row.bytes for row in finished) > share:
-        fold.play(finished, steps.thinks)
-    else:
-        fold.live, fold.last_think = {row.number: row for row in finished}, steps.last_think
+    fold.play(steps.finished, steps.thinks)
     return fold
 
 
@@ -80,65 +80,41 @@ def write(fold: "Fold", steps: Steps, details: Mapping[int, Detail], effects: Ef
     )
 
 
-def owners(rows: Sequence[Row], items: Sequence[Item]) -> dict[int, tuple[int, ...]]:
-    """The places in `items` of the work items that each step belongs to; steps that belong to none are not in it."""
-    owned: dict[int, set[int]] = {}
-    for number, place in _list_owned(rows, items):
-        owned.setdefault(number, set()).add(place)
-    return {number: tuple(sorted(places)) for number, places in owned.items()}
+class Closing:
+    """The order in which the work items were closed, and where in it a step stands: it folds with the last of its items.
 
-
-def _list_owned(rows: Sequence[Row], items: Sequence[Item]) -> list[tuple[int, int]]:
-    """Each step with each work item (its place) that it belongs to, some of them twice.
-
-    A step belongs to the items whose titles name one of its arguments, while they were open; a `plan`, to those that
-    it opened and closed.
+    A step belongs to the items whose titles name one of its arguments, while they were open; a `plan`, to those that it
+    opened and closed.
     """
-    owned: list[tuple[int, int]] = []
-    if not items:
-        return owned
-    by_step: dict[int, list[int]] = {}
-    for place, item in enumerate(items):
-        by_step.setdefault(item.opened, []).append(place)
-        if item.closed is not None and item.closed != item.opened:
-            by_step.setdefault(item.closed, []).append(place)
-    by_word: dict[str, list[int]] = {}
-    for place, word in _list_words([item.title.replace("\n", " ") for item in items]):
-        # The words of a title that name something: those with a digit.
-        if word[-1].isdigit() or (not word.isalpha() and any(map(str.isdigit, word))):
-            by_word.setdefault(word, []).append(place)
-    texts: list[str] = []
-    for row in rows:
-        plan = row.tool == _PLAN
-        texts.append("" if plan else row.arguments)
-        if plan and (mine := by_step.get(row.number)):
-            owned += [(row.number, place) for place in mine]
-    for at, word in _list_words(texts, by_word):
-        number = rows[at].number
-        for place in by_word[word]:
-            item = items[place]
-            if item.opened < number <= (item.closed or number):
-                owned.append((number, place))
-    return owned
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.order = sorted((item for item in items if item.closed is not None), key=_closed_of)
+        still_open = [item for item in items if item.closed is None]
+        self._by_step: dict[int | None, int] = {}
+        self._by_name: dict[str, list[tuple[int, int, int]]] = {}
+        for at, item in [*enumerate(self.order), *((OPEN, item) for item in still_open)]:
+            self._by_step[item.opened] = self._by_step[item.closed] = at
+            for name in _list_names(item.title):
+                self._by_name.setdefault(name, []).append((item.opened, item.closed or OPEN, at))
+
+    def find(self, row: Row) -> int:
+        """The place in the order of the last item that the step belongs to; OPEN where one of them is, NONE without any."""
+        if row.tool == _PLAN:
+            return self._by_step.get(row.number, NONE)
+        last = NONE
+        for name in _list_names(row.arguments):
+            for opened, closed, at in self._by_name.get(name, ()):
+                if opened < row.number <= closed and at > last:
+                    last = at
+        return last
 
 
-def _list_words(lines: Sequence[str], wanted: Container[str] | None = None) -> list[tuple[int, str]]:
-    """The words of each line; of dotted names ("order.1001") also their parts, of amounts ("45.00") not.
-
-    All lines are gone through as one text, which takes a third of the time.
-    """
-    found: list[tuple[int, str]] = []
-    text = "\n".join(lines).lower()
-    at = 0
-    for word in (_ASCII_WORDS if text.isascii() else _WORDS)(text):
-        if word == "\n":
-            at += 1
-            continue
-        if wanted is None or word in wanted:
-            found.append((at, word))
-        if "." in word and not _AMOUNT.fullmatch(word):
-            found += [(at, part) for part in word.split(".") if wanted is None or part in wanted]
-    return found
+@lru_cache(8_192)  # of one text always the same, and every think of a run asks for all of them
+def _list_names(text: str) -> tuple[str, ...]:
+    """The words with a digit; of dotted names ("order.1001") also the parts, of amounts ("45.00") not."""
+    words = _WORDS(text.lower())
+    words += [part for word in words if "." in word and not _AMOUNT.fullmatch(word) for part in word.split(".")]
+    return tuple(word for word in words if not word.isalpha() and any(map(str.isdigit, word)))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -149,7 +125,7 @@ class Folded:
     """
 
     label: str = ""
-    item: int | None = None
+    item: Item | None = None
     rows: list[Row] = field(default_factory=list)
     items: dict[str, int] = field(default_factory=dict)  # of the items that were merged into it, how many by state
     bytes: int = 0
@@ -166,32 +142,31 @@ class Fold:
     folded: list[Folded] = field(default_factory=list)
     last_think: int = 0  # the newest settled think that was gone through
     unlisted: frozenset[int] = frozenset()  # steps that are never listed (thinks): a range may pass over them
-    # Closed items fold in the order in which they were closed: that order, and how many of them are folded.
-    _closing: list[tuple[int, int]] | None = None
+    # Closed items fold in the order in which they were closed: how many of them are folded, the steps by where they stand
+    # in that order, and those for which that was not looked up yet.
     _done: int = 0
-    # By step, where the last of its items stands in that order; _NEVER where one of them is open.
-    _last: dict[int, int] = field(default_factory=dict)
+    _steps_of: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _new: list[Row] = field(default_factory=list)
     _total: int = 0
 
     def play(self, finished: Sequence[Row], thinks: Sequence[int]) -> None:
         """Go through the thinks: add what each one saw first, and fold whenever the share is passed."""
-        self._begin(finished)
-        place = 0
-        for think in [*thinks, 1 << 62]:
-            while place < len(finished) and finished[place].number < think:
-                row = finished[place]
-                self.live[row.number] = row
-                self._total += row.bytes
-                place += 1
-            if self._total > self.share:
+        numbers = [row.number for row in finished]
+        sums = list(accumulate((row.bytes for row in finished), initial=0))
+        ends = [bisect_left(numbers, think) for think in thinks]
+        added = 0
+        for before, think, end in zip([0, *thinks], [*thinks, _END], [*ends, len(finished)], strict=True):
+            self.last_think = before
+            if self._total + sums[end] - sums[added] > self.share:
+                self._add(finished[added:end])
+                added = end
                 self._fold(think)
-            self.last_think = min(think, thinks[-1] if thinks else 0)
+        self._add(finished[added:])
 
     def fold_now(self) -> None:
         """Fold by the sizes that `live` has now."""
-        self._begin(list(self.live.values()))
         self._total = self.bytes_folded() + sum(row.bytes for row in self.live.values())
-        self._fold(1 << 62)
+        self._fold(_END)
 
     def bytes_folded(self) -> int:
         return sum(folded.bytes for folded in self.folded)
@@ -199,17 +174,23 @@ class Fold:
     def lines(self) -> list[Line]:
         return [self._write(folded) for folded in self.folded]
 
-    def _begin(self, rows: Sequence[Row]) -> None:
-        if self._closing is None:
-            self._closing = sorted((item.closed, p) for p, item in enumerate(self.items) if item.closed is not None)
-            order = {place: at for at, (_, place) in enumerate(self._closing)}
-            last = self._last
-            for number, place in _list_owned(rows, self.items):
-                if (at := order.get(place, _NEVER)) > last.get(number, -1):
-                    last[number] = at
+    @cached_property
+    def _closing(self) -> Closing:
+        return Closing(self.items)
+
+    def _add(self, rows: Sequence[Row]) -> None:
+        self.live |= {row.number: row for row in rows}
+        self._total += sum([row.bytes for row in rows])
+        self._new += rows
+
+    def _find_items(self) -> None:
+        for row in self._new:
+            self._steps_of[self._closing.find(row)].append(row.number)
+        self._new = []
 
     def _fold(self, think: int) -> None:
         """Closed items first, then what belongs to none, then folded lines into fewer, at last what is open."""
+        self._find_items()
         target = int(self.share * FOLD_TO)
         self._fold_closed(think, target)
         if self._total > target:
@@ -221,25 +202,20 @@ class Fold:
             self._merge(target)
 
     def _fold_closed(self, think: int, target: int) -> None:
-        closing = self._closing or []
-        end = bisect_left(closing, (think, 0))
-        mine: dict[int, list[Row]] = {}
-        for number, row in self.live.items():
-            # A step of several items folds with the last of them; one of an open item does not fold.
-            if self._done <= (last := self._last.get(number, -1)) < end:
-                mine.setdefault(last, []).append(row)
+        order = self._closing.order
+        end = bisect_left(order, think, key=_closed_of)
         while self._done < end and self._total > target:
-            item = self.items[place := closing[self._done][1]]
+            item = order[self._done]
             frame = 60 + _size_about(item.title) + _size_about(item.outcome)
-            self._replace(mine.get(self._done, []), Folded(item=place, bytes=frame))
+            self._replace(self._steps_of.pop(self._done, []), Folded(item=item, bytes=frame))
             self._done += 1
 
     def _fold_loose(self, think: int, target: int) -> None:
         """What belongs to no item, up to the oldest one that is open: it may have been read for that one."""
         opened = [i.opened for i in self.items if i.closed is None or i.closed >= think]
         end = min([*opened, self._newest()])
-        loose = [n for n in sorted(self.live) if n < end and n not in self._last]
-        self._fold_oldest(loose, target, "steps of no open work")
+        loose = self._steps_of[NONE] = [number for number in self._steps_of[NONE] if number in self.live]
+        self._fold_oldest(loose[: bisect_left(loose, end)], target, "steps of no open work")
 
     def _fold_open(self, target: int) -> None:
         """The last resort: the oldest steps of open work. Its items, facts and ids stay; its results are recalled."""
@@ -251,28 +227,20 @@ class Fold:
         return self.last_think + 1
 
     def _fold_oldest(self, numbers: Sequence[int], target: int, label: str) -> None:
-        rows: list[Row] = []
-        left = self._total
-        for number in numbers:
-            if left <= target:
-                break
-            rows.append(self.live[number])
-            left -= self.live[number].bytes
-        if rows:
-            self._replace(rows, Folded(label=label, bytes=120))
+        left, count = self._total, 0
+        while count < len(numbers) and left > target:
+            left -= self.live[numbers[count]].bytes
+            count += 1
+        if count:
+            self._replace(numbers[:count], Folded(label=label, bytes=120))
 
-    def _replace(self, rows: list[Row], folded: Folded) -> None:
-        """rows: ascending."""
-        folded.rows = rows
-        folded.bytes += 12 * min(len(rows), 10)
-        taken = 0
-        for row in rows:
-            del self.live[row.number]
-            taken += row.bytes
-            if row.tool in self.effects:
-                folded.bytes += 60 + len(row.arguments)
+    def _replace(self, numbers: Sequence[int], folded: Folded) -> None:
+        """numbers: ascending."""
+        rows = folded.rows = [self.live.pop(number) for number in numbers if number in self.live]
+        acted = [row for row in rows if row.tool in self.effects]
+        folded.bytes += 12 * min(len(rows), 10) + sum([60 + len(row.arguments) for row in acted])
         self.folded.append(folded)
-        self._total += folded.bytes - taken
+        self._total += folded.bytes - sum([row.bytes for row in rows])
 
     def _merge(self, target: int) -> None:
         """Fold the oldest folded lines into one, where they themselves take too much."""
@@ -289,7 +257,7 @@ class Fold:
         merged = Folded(label="older closed work", bytes=400)
         for each in self.folded[:count]:
             merged.rows += each.rows
-            states = each.items if each.item is None else {self.items[each.item].state: 1}
+            states = each.items if each.item is None else {each.item.state: 1}
             for state, number in states.items():
                 merged.items[state] = merged.items.get(state, 0) + number
         merged.rows.sort()
@@ -300,7 +268,7 @@ class Fold:
         """Which steps they were; of an item, each effect with its exact identity, of many, how many there were."""
         line: Line
         if folded.item is not None:
-            item = self.items[folded.item]
+            item = folded.item
             line = {"item": item.ref, "title": shorten_text(item.title, REASON_BYTES), "state": item.state}
             line["outcome"] = shorten_text(item.outcome, REASON_BYTES)
         else:

@@ -17,7 +17,8 @@ REASON_BYTES = 600
 _LINE_BYTES = 70
 # As plain text: the rows are many, and comparing with an enumeration takes longer than all the rest.
 _FINAL = frozenset(str(state) for state in STEP_FINAL)
-THINK, _DONE, _FAILED = str(StepKind.THINK), str(StepState.DONE), str(StepState.FAILED)
+THINK, _CHECK, _RECONCILE = str(StepKind.THINK), str(StepKind.CHECK), str(StepKind.RECONCILE)
+_DONE, _FAILED = str(StepState.DONE), str(StepState.FAILED)
 _GOOD = frozenset({"done", "replayed"})
 type Line = dict[str, Any]
 # The agent's tools that act, by name: what tells one call of them from another is their identity, of any other call all.
@@ -86,11 +87,12 @@ def read_steps(run: int) -> Steps:
 
     By columns, each in one piece: of thousands of rows, most of the time would go into taking them apart.
     """
-    arguments, *columns = sql.fetch_row(_ROWS, {"run": run})
+    arguments, kinds, states, *columns = sql.fetch_row(_ROWS, {"run": run})
     if arguments is None:
         return Steps(rows=[], numbers={}, thinks=[], last_reply=0)
-    ids, numbers, kinds, states, tools, sizes, replayed = map(load, columns)
-    rows = list(map(Row, numbers, kinds, states, tools, arguments.split("\n"), sizes, replayed))
+    ids, numbers, tools, sizes, replayed = map(load, columns)
+    table = zip(numbers, kinds.split(), states.split(), tools, arguments.split("\n"), sizes, replayed, strict=True)
+    rows = list(map(Row._make, table))
     # A think that only explained something has not looked at what happened since the one before.
     thought = [row for row in rows if row.kind == THINK and row.tool != EXPLAIN]
     thinks = [row.number for row in thought if row.state == _DONE]
@@ -106,22 +108,8 @@ def read_details(run: int, numbers: Iterable[int]) -> dict[int, Detail]:
     rows = sql.fetch_all(_DETAILS, {"run": run, "numbers": wanted}) if wanted else []
     results = _load_all(["null" if result is None or bytes_cut else result for _, _, result, bytes_cut, *_ in rows])
     return {
-        number: Detail(
-            number=number,
-            asked=load(asked) if asked else {},
-            result=result if bytes_cut else whole,
-            result_bytes=bytes_cut,
-            error=error,
-            again=again,
-            tries=tries,
-            first_step=first_step,
-            fact=fact or "",
-            check=check or "",
-            subject=subject or "",
-        )
-        for (number, asked, result, bytes_cut, error, again, tries, first_step, fact, check, subject), whole in zip(
-            rows, results, strict=True
-        )
+        number: Detail(number, load(asked) if asked else {}, result if bytes_cut else whole, bytes_cut, *rest)
+        for (number, asked, result, bytes_cut, *rest), whole in zip(rows, results, strict=True)
     }
 
 
@@ -129,13 +117,13 @@ def write_line(row: Row, detail: Detail, effects: Effects, *, edited: bool = Fal
     """One finished step as the model sees it. Its first four words are what the rehearsal model reads."""
     outcome = outcome_of(row)
     line: Line = {"step": row.number}
-    if row.kind == StepKind.CHECK:
+    if row.kind == _CHECK:
         found = detail.result.get("outcome") if isinstance(detail.result, dict) else None
         line |= {"check": detail.fact, "outcome": detail.check or found or outcome}
         if detail.error and not detail.check:
             line["reason"] = shorten_text(detail.error, REASON_BYTES)
         return line
-    if row.kind == StepKind.RECONCILE:
+    if row.kind == _RECONCILE:
         line |= {"looked_up": detail.subject or row.tool, "outcome": outcome}
     else:
         line |= {"tool": row.tool or str(row.kind), "with": shown_arguments(row, effects), "outcome": outcome}
@@ -167,7 +155,7 @@ def list_effects(agent: Agent | None) -> Effects:
 
 
 def outcome_of(row: Row) -> str:
-    return "replayed" if row.replayed and row.state == StepState.DONE else row.state
+    return "replayed" if row.replayed and row.state == _DONE else row.state
 
 
 def _identity(tool: str, arguments: dict[str, Any], effects: Effects) -> dict[str, Any]:
@@ -196,8 +184,8 @@ _MOST = (
 # The estimate is of what the line takes at most: `<`, `>` and `&` take six bytes each, which `result_bytes` counts. What
 # PostgreSQL writes as JSON has no line feed in it.
 _ROWS = f"""
-    SELECT string_agg(s.given, chr(10)), json_agg(s.id)::text, json_agg(s.number)::text, json_agg(s.kind)::text,
-           json_agg(s.state)::text, json_agg(s.tool)::text, json_agg(s.bytes + octet_length(s.given))::text,
+    SELECT string_agg(s.given, chr(10)), string_agg(s.kind, ' '), string_agg(s.state, ' '), json_agg(s.id)::text,
+           json_agg(s.number)::text, json_agg(s.tool)::text, json_agg(s.bytes + octet_length(s.given))::text,
            json_agg(s.replayed)::text
     FROM (SELECT id, number, kind, state, tool, arguments::text AS given,
                  {_LINE_BYTES} + least(octet_length(error), {REASON_BYTES}) + least(coalesce(result_bytes, 0), {_MOST})
@@ -210,10 +198,10 @@ _DETAILS = f"""
     SELECT s.number, CASE WHEN s.asked <> s.arguments THEN s.asked::text END,
            CASE WHEN r.cut THEN left(s.result::text, m.most) ELSE s.result::text END,
            CASE WHEN r.cut THEN octet_length(s.result::text) END,
-           s.error, s.again, s.tries, o.number, f.name,
-           CASE WHEN s.kind = 'check' THEN
-               (SELECT c.outcome FROM runs_factcheck c WHERE c.step_id = s.id ORDER BY c.id DESC LIMIT 1) END,
-           k.tool
+           s.error, s.again, s.tries, o.number, coalesce(f.name, ''),
+           coalesce(CASE WHEN s.kind = 'check' THEN
+               (SELECT c.outcome FROM runs_factcheck c WHERE c.step_id = s.id ORDER BY c.id DESC LIMIT 1) END, ''),
+           coalesce(k.tool, '')
     FROM runs_step s
     CROSS JOIN LATERAL (SELECT {_MOST} AS most) m
     CROSS JOIN LATERAL (SELECT s.result_bytes > m.most AND octet_length(s.result::text) > m.most AS cut) r

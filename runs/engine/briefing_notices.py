@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from runs import sql
-from runs.engine.briefing_fold import owners
+from runs.engine.briefing_fold import NONE, OPEN, Closing
 from runs.engine.briefing_log import (
     REASON_BYTES,
     Detail,
@@ -126,13 +126,9 @@ def _unsettled(steps: Steps, odd: Sequence[Row], items: Sequence[Item], effects:
         if row.tool in tools and row.number >= bad[0].number and row.kind in (StepKind.ACT, StepKind.FINISH):
             newest[intents.get(row.number) or _intent(row, effects)] = row.number
     open_bad = [row for row in bad if newest[intents[row.number]] == row.number]
-    owned = owners(open_bad, items)
+    closing = Closing(items)
     # An item that was closed after the step has settled what the step left open.
-    return [
-        row
-        for row in open_bad
-        if not (places := owned.get(row.number)) or any(items[place].closed is None for place in places)
-    ][-OLD_SHOWN:]
+    return [row for row in open_bad if closing.find(row) in (NONE, OPEN)][-OLD_SHOWN:]
 
 
 def _intent(row: Row, effects: Effects) -> str:

@@ -68,13 +68,13 @@ def read_items(run: int, numbers: Mapping[int, int]) -> list[Item]:
     )
     return [
         Item(
-            ref=ref,
-            title=title,
-            state=state,
-            outcome=outcome,
-            opened=(opened := numbers.get(opened_by, 0)),
+            ref,
+            title,
+            state,
+            outcome,
+            opened := numbers.get(opened_by, 0),
             # Closed by a person rather than by a step: as of the beginning, so that it may fold.
-            closed=numbers.get(closed_by, None if state == _OPEN else opened),
+            numbers.get(closed_by, None if state == _OPEN else opened),
         )
         for ref, title, state, outcome, opened_by, closed_by in rows
     ]

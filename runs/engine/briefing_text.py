@@ -90,11 +90,15 @@ def shorten_strings(value: Json, most: int) -> Json:
 def ranges(numbers: Sequence[int], passed: Container[int] = ()) -> str:
     """Ascending numbers as text: 3-9,12,15-20. A range may pass over the numbers in `passed`."""
     parts: list[list[int]] = []
+    expected = 0
     for number in numbers:
-        if parts and (number == parts[-1][1] + 1 or all(n in passed for n in range(parts[-1][1] + 1, number))):
+        while expected in passed:
+            expected += 1
+        if parts and number == expected:
             parts[-1][1] = number
         else:
             parts.append([number, number])
+        expected = number + 1
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
