@@ -1,5 +1,6 @@
 """Writer of the process table. A death is confirmed only by the exit that the parent reaped."""
 
+import gc
 import os
 import socket
 import time
@@ -9,6 +10,16 @@ from pathlib import Path
 from runs import sql
 from runs.models import Process
 from runs.states import ProcessKind
+
+
+def spare_collector() -> None:
+    """Let Python's garbage collector look less, in a process that stays: what it has loaded by now is no garbage.
+
+    The briefing of a long run is made of some fifty thousand objects, and the collector looked through them again and
+    again while they were made: a tenth of the time that it takes.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def register(kind: ProcessKind, *, parent: uuid.UUID | None = None) -> uuid.UUID:

@@ -6,6 +6,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils.module_loading import import_string
 
+from runs import processes
 from runs.watch import ClusterWatch, Limits
 
 SWEEP_FUNCTION = "runs.engine.sweep.sweep"
@@ -29,6 +30,7 @@ class Command(BaseCommand):
             return
         from runs.cluster import run_cluster
 
+        processes.spare_collector()  # its workers are forked from it
         raise SystemExit(run_cluster(workers=workers, board_fd=board_fd, lifeline_fd=lifeline_fd))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
+from runs import processes
 from runs.gateway.process import CAPACITY, Gateway
 from runs.gateway.provider import Credential
 
@@ -22,6 +23,7 @@ class Command(BaseCommand):
         parser.add_argument("--capacity", type=int, default=CAPACITY, help="calls in flight at most")
 
     def handle(self, *, capacity: int, **options: Any) -> None:
+        processes.spare_collector()
         asyncio.run(_run(max(capacity, 1)))
 
 
