@@ -544,3 +544,65 @@ def test_over_the_api_an_event_is_delivered_and_the_run_says_what_it_waits_for(e
     second = api.post("/events", body | {"delivery_id": "d2"})
     assert (second.status_code, second.json()["matched_run"]) == (202, None)
     assert engine.go(run).state == RunState.SUCCEEDED
+
+
+class TestAskedByTheAgent:
+    """The built-in `wait_for`: the agent itself waits for an event, by a key that something outside gave it."""
+
+    def test_the_event_is_its_result_and_a_fact_from_it_is_as_old_as_its_delivery(self, engine: Engine) -> None:
+        waits = call("wait_for", event="paid", key="job-7", reason="the bank takes its time")
+        records = call("record_fact", name="job", from_step=2, pointer="/payload", max_age_s=600)
+        run = engine.go(engine.start([waits], [records]))
+        assert (run.state, run.waiting_for) == (RunState.WAITING, WaitingFor.EVENT)
+        (step,) = engine.steps(run, "wait_for")
+        assert (step.number, step.wait_note) == (2, "waits for the event paid (job-7): the bank takes its time")
+        engine.hasten(run)
+        assert engine.go(run).state == RunState.WAITING
+        deliver(engine, "job-8", delivery="other")
+        assert engine.go(run).state == RunState.WAITING
+        event = deliver(engine, "job-7", payload="in full")
+        assert engine.go(run).state == RunState.SUCCEEDED
+        assert dig(told(run, "wait_for"), "payload") == "in full"
+        fact = run.facts.get(name="job")
+        assert (fact.value, fact.observed_at) == ("in full", event.received_at)
+        assert Step.objects.get(pk=step.pk).attempts.count() == 1
+        assert not budgets.mismatches()
+
+    @pytest.mark.parametrize("names", [True, False])
+    def test_one_that_came_before_counts_from_the_step_that_is_named(self, engine: Engine, names: bool) -> None:
+        since: dict[str, Any] = {"from_step": 2} if names else {}
+        run = engine.start(
+            [call("give", value="job-7")], [call("wait_for", event="paid", key="job-7", reason="r", **since)]
+        )
+        advance_to(engine, run, "wait_for")
+        event = deliver(engine, "job-7")
+        # It came after the other step was begun, and before this one was asked for.
+        with transaction.atomic():
+            sql.execute("SET LOCAL session_replication_role = replica")
+            sql.execute(
+                "UPDATE runs_step SET created_at = lw_clock() WHERE run_id = %s AND tool = 'wait_for'", [run.pk]
+            )
+        engine.hasten(run)
+        engine.go(run)
+        event.refresh_from_db()
+        assert run.state == (RunState.SUCCEEDED if names else RunState.WAITING)
+        assert (event.matched_at is not None) == names
+
+    def test_it_goes_on_without_the_event_when_its_time_is_over(self, engine: Engine) -> None:
+        run = engine.go(engine.start([call("wait_for", event="paid", key="job-7", reason="r", seconds=3600)]))
+        assert run.state == RunState.WAITING
+        shift(timedelta(seconds=3601))
+        engine.go(run)
+        assert run.state == RunState.SUCCEEDED
+        assert dig(told(run, "wait_for"), "timed_out") is True
+
+    @pytest.mark.parametrize(
+        ("given", "word"),
+        [({"from_step": 99}, "not begun"), ({"key": ""}, "at least 1"), ({"time": "soon"}, "no time")],
+    )
+    def test_a_call_that_makes_no_sense_is_refused(self, engine: Engine, given: dict[str, Any], word: str) -> None:
+        arguments = {"event": "paid", "key": "job-7", "reason": "r"} | given
+        run = engine.go(engine.start([call("wait_for", **arguments)]))
+        (step,) = engine.steps(run, "wait_for")
+        assert (step.state, run.state) == (StepState.REFUSED, RunState.SUCCEEDED)
+        assert word in step.error

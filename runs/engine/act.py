@@ -146,7 +146,9 @@ def _do_builtin(run: Run, step: Step, agent: Agent) -> None:
     except LongwatchError as refusal:
         steps.close(step, StepState.REFUSED, error=str(refusal))
         return
-    if isinstance(outcome, builtin.Wait):
+    if isinstance(outcome, builtin.Awaits):
+        awaiting.conclude(run, step, outcome.wait, waits=True, since=outcome.since)
+    elif isinstance(outcome, builtin.Wait):
         steps.wait(
             step,
             outcome.waiting_for,

@@ -11,11 +11,11 @@ from django.conf import settings
 from pydantic import BaseModel, Field
 
 from runs import approvals, clock, course, facts, lifecycle, operations, steps
-from runs.agents import Agent, Call, Effect, Json, Tool, digest, get_agent, tool
+from runs.agents import EVENT_CHARS, Agent, Call, Effect, Json, Tool, digest, get_agent, tool
 from runs.engine.briefing_text import shorten, size
 from runs.engine.reading import NotNow, full_result, read_result
 from runs.journal import AGENT
-from runs.models import Fact, Run, Step, WorkItem
+from runs.models import Attempt, Fact, Run, Step, WorkItem
 from runs.sanitise import clean_json
 from runs.states import RUN_FINAL, ApprovalKind, WaitingFor, WorkState
 
@@ -81,6 +81,21 @@ def wait_until(
 
 
 @tool(effect=Effect.INTERNAL)
+def wait_for(
+    call: Call,
+    event: Annotated[str, Field(min_length=1, max_length=EVENT_CHARS)],
+    key: Annotated[str, Field(min_length=1, max_length=EVENT_CHARS)],
+    reason: str,
+    from_step: int | None = None,
+    time: str | None = None,
+    seconds: Annotated[float, Field(ge=0)] | None = None,
+) -> None:
+    """Wait until the event of this name and key is delivered from outside; `key` says which one is meant, such as the job
+    id that a tool gave you. Only an event that comes from now on counts, or from when step `from_step` was begun: name
+    the step that started what you wait for. Give a time or some seconds after which to go on without it."""
+
+
+@tool(effect=Effect.INTERNAL)
 def spawn(
     call: Call, agent: str, goal: str, inputs: dict[str, Any] | None = None, budget_usd: str | None = None
 ) -> None:
@@ -98,7 +113,9 @@ def finish(call: Call, outcome: str, evidence: list[int] | None = None) -> None:
     """Claim that the goal is reached: what came of it, and the steps that prove it. The claim is verified."""
 
 
-BUILTINS: dict[str, Tool] = {t.name: t for t in (record_fact, plan, recall, ask, wait_until, spawn, escalate, finish)}
+BUILTINS: dict[str, Tool] = {
+    t.name: t for t in (record_fact, plan, recall, ask, wait_until, wait_for, spawn, escalate, finish)
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +129,15 @@ class Wait:
     and_then: str = ""
 
 
-type Outcome = Json | Wait
+@dataclass(frozen=True, kw_only=True)
+class Awaits:
+    """The step waits for an event, as that of a tool which returned `Wait`. since: one that came before does not count."""
+
+    wait: dict[str, Json]
+    since: datetime
+
+
+type Outcome = Json | Wait | Awaits
 
 
 def execute(run: Run, step: Step, agent: Agent) -> Outcome:
@@ -258,12 +283,11 @@ def _wait_until(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> Ou
         until = datetime.fromisoformat(step.result["until"])
         if now >= until:
             return {"waited_until": until.isoformat()}
-    elif given.get("time"):
-        until = _moment(given["time"])
-    elif given.get("seconds") is not None:
-        until = now + timedelta(seconds=min(given["seconds"], operations.LONGEST_S))
     else:
-        raise NotNow("Give a time or a number of seconds.")
+        asked = _read_until(given)
+        if asked is None:
+            raise NotNow("Give a time or a number of seconds.")
+        until = asked
     steps.keep_result(step, {"until": until.isoformat()})
     return Wait(
         waiting_for=WaitingFor.TIMER,
@@ -271,6 +295,26 @@ def _wait_until(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> Ou
         until=until,
         and_then="the agent goes on",
     )
+
+
+def _wait_for(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> Outcome:
+    if step.result is not None:
+        kept = dict(step.result)
+        return Awaits(since=datetime.fromisoformat(kept.pop("since")), wait=kept)
+    since = step.created_at
+    if (number := given.get("from_step")) is not None:
+        began = Attempt.objects.filter(run=run, step__number=number).order_by("number").first()
+        if began is None:
+            raise NotNow(f"Step {number} was not begun, so nothing can have come of it.")
+        since = began.taken_at
+    until = _read_until(given)
+    wait = {
+        "event": given["event"],
+        "key": given["key"],
+        "until": until.isoformat() if until else None,
+        "reason": given["reason"],
+    }
+    return Awaits(wait=wait, since=since)
 
 
 def _spawn(run: Run, step: Step, agent: Agent, given: dict[str, Any]) -> Outcome:
@@ -321,9 +365,19 @@ _EXECUTORS: dict[str, Callable[[Run, Step, Agent, dict[str, Any]], Outcome]] = {
     "recall": _recall,
     "ask": _ask,
     "wait_until": _wait_until,
+    "wait_for": _wait_for,
     "spawn": _spawn,
     "escalate": _escalate,
 }
+
+
+def _read_until(given: dict[str, Any]) -> datetime | None:
+    """The moment that a call names, by itself or in seconds from now."""
+    if given.get("time"):
+        return _moment(given["time"])
+    if given.get("seconds") is not None:
+        return clock.now() + timedelta(seconds=min(given["seconds"], operations.LONGEST_S))
+    return None
 
 
 def _moment(text: str) -> datetime:

@@ -7,11 +7,11 @@ from datetime import datetime
 from runs import clock
 from runs.agents import Agent, Json, Tool
 from runs.errors import LongwatchError
-from runs.models import Attempt, Run, Step
+from runs.models import Attempt, Event, Run, Step
 from runs.states import AttemptOutcome, StepKind, StepState
 
 # Of the built-in tools, those whose result somebody else gave. The others only hand on what was read before them.
-_ANSWERED = frozenset({"ask", "spawn"})
+_ANSWERED = frozenset({"ask", "spawn", "wait_for"})
 
 
 class NotNow(LongwatchError):
@@ -94,8 +94,14 @@ def resolve_pointer(value: Json, pointer: str) -> Json:
 
 
 def reading_began(step: Step) -> datetime:
-    """When the try that gave a step its result began, by the database's clock; a replayed one has an earlier step's."""
+    """When the try that gave a step its result began, by the database's clock; a replayed one has an earlier step's.
+
+    Where the result is what an event brought, when that was delivered.
+    """
     origin = step.replay_of if step.replay_of is not None else step
+    event = Event.objects.filter(step=origin).first()
+    if event is not None:
+        return event.received_at
     # Of two tries of a call that both brought a result nobody knows which came first; a check is closed by its last try.
     order = "-number" if origin.kind == StepKind.CHECK else "number"
     told = (AttemptOutcome.DONE, AttemptOutcome.PROVED)
