@@ -33,6 +33,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("runs/<int:number>/panels/<slug:tab>", run.show_tab_panel, name="run-tab"),
     path("runs/<int:number>/limits", run.set_limits, name="set-limits"),
     path("runs/<int:number>/stop", run.stop, name="stop-run"),
+    path("runs/<int:number>/amend", run.amend, name="amend-run"),
     path("runs/<int:number>/pause", run.pause, name="pause-run"),
     path("runs/<int:number>/resume", run.resume, name="resume-run"),
     path("approvals", approvals.show_inbox, name="approvals"),

@@ -34,7 +34,7 @@ class Role(StrEnum):
 class Action(StrEnum):
     VIEW = "view"
     START = "start"
-    STOP = "stop"  # also pause and resume
+    STOP = "stop"  # also pause, resume and amend
     DECIDE = "decide"
     BUDGET = "budget"
     MONEY = "change money"  # prices, allowances over many runs, rates of calls
@@ -47,7 +47,7 @@ class Action(StrEnum):
 _PHRASES: dict[Action, str] = {
     Action.VIEW: "look at this",
     Action.START: "start a run here",
-    Action.STOP: "stop, pause or resume a run here",
+    Action.STOP: "stop, pause, resume or amend a run here",
     Action.DECIDE: "decide here",
     Action.BUDGET: "change a budget here",
     Action.MONEY: "change prices, allowances or rates",

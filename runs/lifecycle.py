@@ -402,6 +402,18 @@ def resume(run: Run, *, reason: str, actor: Actor) -> None:
     unhold(run)
 
 
+def amend(run: Run, text: str, *, actor: Actor) -> None:
+    """Add to the goal of a locked run, signed and dated. The agent reads it before its next decision. Raises: RunEnded."""
+    require_transaction()
+    if run.state in RUN_FINAL:
+        raise RunEnded(run.pk, run.state)
+    sql.execute(
+        "INSERT INTO runs_amendment (run_id, text, by_id, at) VALUES (%s, %s, %s, lw_clock())",
+        [run.pk, clean_text(text), actor.user],
+    )
+    append("run.amended", actor=actor, run=run.pk, why=text)
+
+
 # Counts so many more steps of a locked run, as a part of the statement that makes them: (how many, run).
 COUNT_STEPS = "UPDATE runs_run SET step_seq = step_seq + %s WHERE id = %s RETURNING id, step_seq"
 

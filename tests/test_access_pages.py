@@ -55,6 +55,7 @@ PAGES: dict[str, list[Page]] = {
     "runs/<int:number>/panels/<slug:tab>": [Page()],
     "runs/<int:number>/limits": [Page(may=RUNNERS, form=REASON | {"version": "1", "usd": "5"}, ok=302)],
     "runs/<int:number>/stop": [Page(may=RUNNERS, form=REASON, ok=302)],
+    "runs/<int:number>/amend": [Page(may=RUNNERS, form=REASON, ok=302)],
     "runs/<int:number>/pause": [Page(may=RUNNERS, form=REASON, ok=302)],
     "runs/<int:number>/resume": [Page(may=RUNNERS, form=REASON, ok=302)],
     "approvals": [Page()],

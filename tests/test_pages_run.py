@@ -13,7 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from console.views.run_tabs import TABS
 from runs import clock, lifecycle, operations, steps
 from runs.access import Role
-from runs.models import JournalEntry, Run, Step
+from runs.engine.briefing import build
+from runs.models import Amendment, JournalEntry, Run, Step
 from runs.states import StepKind, StepState
 from tests import page_situations, situations
 from tests.page_tools import client_of, fields_of, read
@@ -23,7 +24,7 @@ __all__ = ["approver", "operator", "viewer"]
 
 pytestmark = pytest.mark.django_db
 
-ACTS = ("stop", "pause", "resume")
+ACTS = ("stop", "amend", "pause", "resume")
 
 
 def page_of(person: User, run: Run, tab: str = "") -> Any:
@@ -71,6 +72,29 @@ def test_a_doubt_a_pause_and_an_end_say_what_comes_of_them(operator: User, appro
     assert "Stopped: wrong batch" in words
     assert "Nothing: the run has ended." in words
     assert "Stop…" not in words
+
+
+def test_an_amendment_stands_with_the_goal_signed_and_dated_and_reaches_the_agent(operator: User, viewer: User) -> None:
+    run = situations.start(operator)
+    client = client_of(operator)
+    assert client.post(f"/runs/{run.pk}/amend", {"reason": " "}).status_code == 422
+    assert client.post(f"/runs/{run.pk}/amend", {"reason": "Only orders of <b>May</b>."}).status_code == 302
+    assert client.post(f"/runs/{run.pk}/amend", {"reason": "And of June."}).status_code == 302
+    words = read(page_of(viewer, run))
+    signed = r"Amended [^A]*\d\d:\d\d by olga: "
+    assert re.search(rf"{signed}Only orders of <b>May</b>\. {signed}And of June\.", words)
+    assert "Amend…" not in words
+    told = [notice for notice in build(run.pk).notices if notice["notice"] == "amended"]
+    assert [(notice["text"], notice["by"]) for notice in told] == [
+        ("Only orders of <b>May</b>.", "olga"),
+        ("And of June.", "olga"),
+    ]
+    entry = JournalEntry.objects.filter(run=run, kind="run.amended").earliest("pk")
+    assert (entry.actor, entry.why) == ("person:olga", "Only orders of <b>May</b>.")
+    operations.stop_run(run.pk, reason="wrong batch", by=operator)
+    late = client.post(f"/runs/{run.pk}/amend", {"reason": "And of July."})
+    assert late.status_code == 409
+    assert not Amendment.objects.filter(run=run, text="And of July.").exists()
 
 
 def test_a_switch_says_what_it_holds_on_the_run_and_across_every_page(operator: User, viewer: User) -> None:

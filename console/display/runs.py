@@ -20,7 +20,7 @@ from console.display.outside import Shown, show, show_value
 from console.display.waits import Until, say_until, say_whom
 from console.display.why import Answer, Why, explain
 from runs.queries import RunDetail
-from runs.queries.runpage import RunExtras
+from runs.queries.runpage import Amended, RunExtras
 from runs.states import RUN_FINAL, WaitingFor
 
 HIGH = 90
@@ -74,6 +74,7 @@ class Todo:
 class RunHead:
     id: int
     title: str
+    amendments: list[Amended]
     agent: str
     pill: Mark
     tags: list[Mark]
@@ -110,6 +111,7 @@ def show_head(
     return RunHead(
         id=run.id,
         title=show(run.goal),
+        amendments=[Amended(text=show(a.text), by=show(a.by) or "the runtime", at=a.at) for a in extras.amendments],
         agent=run.agent,
         pill=Mark(word=_long_word(run, mark), icon=mark.icon, css=mark.css),
         tags=_tags(run),

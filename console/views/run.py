@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.auth.models import AbstractBaseUser
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
@@ -101,6 +102,15 @@ def pause(request: Reader, number: int) -> HttpResponse:
     return _act(
         request, number, operations.pause_run, "pause", "Paused. The step in hand finishes; nothing new is taken."
     )
+
+
+@require_POST
+@for_readers
+def amend(request: Reader, number: int) -> HttpResponse:
+    def add(run: int, *, reason: str, by: AbstractBaseUser) -> Run:
+        return operations.amend_run(run, text=reason, by=by)
+
+    return _act(request, number, add, "amend", "Amended. The agent reads it before its next decision.")
 
 
 @require_POST

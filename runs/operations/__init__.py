@@ -24,7 +24,7 @@ from runs.operations.money import (
 )
 from runs.operations.people import create_token, end_grant, revoke_token, set_grant, spend_sign_in_token
 from runs.operations.starts import GOAL_CHARS, Start, create_child, start_run
-from runs.operations.stops import engage_switch, pause_run, release_switch, resume_run, stop_run, stop_scope
+from runs.operations.stops import amend_run, engage_switch, pause_run, release_switch, resume_run, stop_run, stop_scope
 from runs.operations.wakes import wake_after_end, wake_lock_waiters, wake_waiters_of_ended
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "LONGEST_S",
     "Ends",
     "Start",
+    "amend_run",
     "apply_held_decision",
     "approve_batch",
     "change_allowance",

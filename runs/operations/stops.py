@@ -1,4 +1,4 @@
-"""Stopping, pausing and resuming runs with their descendants, and the kill switches."""
+"""Stopping, pausing, resuming and amending runs, and the kill switches."""
 
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
@@ -6,7 +6,7 @@ from django.db import transaction
 from runs import course, lifecycle, switches
 from runs.access import Action
 from runs.agents import Json
-from runs.errors import LongwatchError, NotFound
+from runs.errors import LongwatchError, Malformed, NotFound
 from runs.journal import append, person
 from runs.models import Run, Switch
 from runs.operations.reasons import require_reason
@@ -42,6 +42,22 @@ def pause_run(run: int, *, reason: str, by: AbstractBaseUser) -> Run:
                 lifecycle.pause(child, reason=f"{reason} (with run {run})", actor=person(by), at=at)
     top.refresh_from_db()
     return top
+
+
+def amend_run(run: int, *, text: str, by: AbstractBaseUser) -> Run:
+    """Add to the goal of a run, signed and dated; its agent reads it before the next decision.
+
+    What was decided already goes on, until somebody rejects or stops it.
+
+    Raises: NotFound, Forbidden, Malformed, RunEnded.
+    """
+    require_on_run(by, Action.STOP, run)
+    if not text.strip():
+        raise Malformed("An amendment needs words.")
+    with transaction.atomic(durable=True):
+        locked = lifecycle.lock(run)
+        lifecycle.amend(locked, text, actor=person(by))
+    return locked
 
 
 def resume_run(run: int, *, reason: str, by: AbstractBaseUser) -> Run:

@@ -24,6 +24,15 @@ class OpenCard:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Amended:
+    """What an operator added to the goal. `by`: empty where that was no person."""
+
+    text: str
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunExtras:
     """`holder`: the process that holds the run now, as `kind on host`; empty for none. `ended_by`: who ended it, as the
     journal names them; empty while it is open.
@@ -33,6 +42,7 @@ class RunExtras:
     """
 
     now: datetime
+    amendments: list[Amended]
     cards: list[OpenCard]
     open_work: list[tuple[str, str]]
     estimated_usd: Decimal
@@ -45,12 +55,13 @@ class RunExtras:
 
 
 def read_run_extras(run: int) -> RunExtras:
-    """In three queries."""
+    """In four queries."""
     cards = [sql.fill(OpenCard, row) for row in _rows(_CARDS, run)]
     work = _rows(_WORK, run)
     now, usd, tokens, unpriced, failures, holder, facts_move_s, ended_by = sql.fetch_row(_FIGURES, {"run": run})
     return RunExtras(
         now=now,
+        amendments=[sql.fill(Amended, row) for row in _rows(_AMENDMENTS, run)],
         cards=cards,
         open_work=[(ref, title) for ref, title in work],
         estimated_usd=usd,
@@ -67,6 +78,14 @@ def _rows(statement: str, run: int) -> list[tuple[Any, ...]]:
     return sql.fetch_all(statement, {"run": run, "shown": SHOWN})
 
 
+# In the order of Amended; the newest ones, oldest first.
+_AMENDMENTS = """
+    SELECT * FROM (
+        SELECT m.text, coalesce(u.username, ''), m.at
+        FROM runs_amendment m LEFT JOIN auth_user u ON u.id = m.by_id
+        WHERE m.run_id = %(run)s ORDER BY m.id DESC LIMIT %(shown)s
+    ) newest ORDER BY at
+"""
 # In the order of OpenCard.
 _CARDS = """
     SELECT a.id, s.number, a.kind, a.title, a.why, a.created_at, a.expires_at, a.on_expiry
