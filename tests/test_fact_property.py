@@ -58,6 +58,9 @@ class World:
     def living(self) -> uuid.UUID:
         return self.ident
 
+    def usual_s(self, agent: str, tool: str) -> float:
+        return 0.0
+
     def record_exits(self) -> None:
         """It never exits."""
 
@@ -184,13 +187,15 @@ def test_no_effect_begins_on_a_fact_that_is_not_fresh(full_matrix: bool, setting
 
 
 class Forgetful(World):
-    """A source that looks at what the database was last asked, and loses what it was told: as a server that dies."""
+    """A source that looks at what the database was asked after the last commit, and loses what it was told: as a server
+    that dies."""
 
     asked_after: str = ""
 
     def perform(self, perform: Perform, **also: Any) -> Report:
         if connection.force_debug_cursor:
-            self.asked_after = connection.queries_log[-1]["sql"]
+            log = [str(query["sql"]) for query in connection.queries_log]
+            self.asked_after = "".join(log[len(log) - log[::-1].index("COMMIT") :])
             with transaction.atomic():
                 sql.execute("SET LOCAL session_replication_role = replica")
                 before = "UPDATE runs_step s SET state = 'planned', tries = tries - 1 FROM runs_attempt a"

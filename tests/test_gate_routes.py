@@ -44,6 +44,8 @@ WAKES = {
     "course.py",
     "operations/budget_cards.py",
     "operations/verdicts.py",
+    "operations/events.py",  # a step whose call is over, and only waited
+    "engine/awaiting.py",  # the same, out of doubt
     "engine/check.py",  # the check itself
     "engine/doubt.py",
     "engine/finish.py",  # the finish itself
