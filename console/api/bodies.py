@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, AwareDatetime, Field, JsonValue
 
 from console.api.requests import Body
+from runs.agents import EVENT_CHARS
 from runs.operations import GOAL_CHARS, LONGEST_S
 from runs.queries.paging import BIGGEST
 from runs.states import Verdict
@@ -105,8 +106,8 @@ class StoreEvent(Body):
     """`source` and `delivery_id` together name one delivery: the same again is the same event. `name` and `key` say which
     wait it is for: those that a tool gave its `Wait`."""
 
-    name: Name
-    key: Annotated[str, Field(max_length=200)] = ""
+    name: Annotated[str, Field(min_length=1, max_length=EVENT_CHARS)]
+    key: Annotated[str, Field(max_length=EVENT_CHARS)] = ""
     payload: JsonValue = None
     delivery_id: Name
     source: Name
