@@ -17,6 +17,7 @@ from runs.approvals import Said
 from runs.journal import Actor
 from runs.models import Approval, Attempt, Fact, Key, LedgerEntry, Run, Step
 from runs.models.price import RATES
+from runs.models.rules import Rules
 from runs.prices import NewPrice
 from runs.states import CheckOutcome, ProcessKind, StepKind, Verdict
 from tests import situations
@@ -147,6 +148,7 @@ CHECKS: dict[str, Callable[[Scene], str]] = {
     "run_ends_after_it_began": lambda s: copy(
         "runs_run", s.ended.pk, uid=f"'{uuid.uuid4()}'", ended_at="created_at - interval '1 s'"
     ),
+    "run_counts_up": lambda s: f"UPDATE runs_run SET step_seq = -1 WHERE id = {s.run.pk}",
     "work_closed_has_time": lambda s: f"UPDATE runs_workitem SET state = 'closed' WHERE run_id = {s.run.pk}",
     "step_final_has_end": lambda s: f"UPDATE runs_step SET state = 'done' WHERE id = {s.attempt.step_id}",
     "step_waits_for_something": lambda s: f"UPDATE runs_step SET wait_note = '' WHERE id = {s.step.pk}",
@@ -155,6 +157,8 @@ CHECKS: dict[str, Callable[[Scene], str]] = {
         f" VALUES ('paid', 'k', 'shop', 'd1', '[]', lw_now(), {s.step.pk})"
     ),
     "step_act_has_tool": lambda s: copy("runs_step", s.step.pk, number="99", tool="''"),
+    "step_counts_up": lambda s: copy("runs_step", s.step.pk, number="0"),
+    "attempt_counts_up": lambda s: copy("runs_attempt", s.attempt.pk, number="0", outcome="'lost'", ended_at="lw_clock()"),
     "attempt_outcome_known": lambda s: (
         f"UPDATE runs_attempt SET outcome = 'odd', ended_at = lw_clock() WHERE id = {s.attempt.pk}"
     ),
@@ -181,6 +185,7 @@ CHECKS: dict[str, Callable[[Scene], str]] = {
         f" estimated, model, note, at) VALUES ({s.run.pk}, {s.run.pk}, {s.attempt.pk}, 'settle', -0.01, 0, 0, 0, 0,"
         " false, '', '', lw_clock())"
     ),
+    "budget_counts_up": _change_budget("told_percent = -1"),
     "budget_ask_percent_of_hundred": _change_budget("ask_percent = 101"),
     "price_is_not_nothing": lambda s: copy("runs_price", "m-new", key="model", model="'m-newer'", output="0"),
     "notice_state_known": _insert_notice("'asleep'"),
@@ -364,8 +369,10 @@ def test_a_state_that_nobody_knows_is_refused(scene: Scene, table: str) -> None:
 
 
 def test_each_constraint_of_the_models_has_its_case() -> None:
-    declared = {c.name: type(c) for m in apps.get_app_config("runs").get_models() for c in m._meta.constraints}
-    assert {n for n, kind in declared.items() if kind is CheckConstraint} == set(CHECKS)
+    models = list(apps.get_app_config("runs").get_models())
+    declared = {c.name: type(c) for m in models for c in m._meta.constraints}
+    rules = {rule for m in models for c in m._meta.constraints if isinstance(c, Rules) for rule in c.rules}
+    assert {n for n, kind in declared.items() if kind is CheckConstraint} | rules == set(CHECKS)
     assert {n for n, kind in declared.items() if kind is UniqueConstraint} == set(UNIQUE)
 
 

@@ -5,6 +5,7 @@ from decimal import Decimal
 from django.db import models
 from django.db.models import F, Q
 
+from runs.models.rules import Rules
 from runs.states import EntryKind
 
 DIMENSIONS = ("usd", "tokens", "calls", "effects", "steps")
@@ -14,14 +15,15 @@ def _amount(**kwargs: object) -> models.DecimalField[Decimal, Decimal]:
     return models.DecimalField(max_digits=20, decimal_places=10, **kwargs)  # type: ignore[arg-type]
 
 
-def _constraints() -> list[models.BaseConstraint]:
-    found: list[models.BaseConstraint] = []
+def _rules() -> dict[str, Q]:
+    found = {
+        "budget_ask_percent_of_hundred": Q(ask_percent__isnull=True) | Q(ask_percent__gte=1, ask_percent__lte=100),
+        "budget_counts_up": Q(version__gte=0, told_percent__gte=0),
+    }
     for d in DIMENSIONS:
         used = F(f"{d}_spent") + F(f"{d}_reserved") - F(f"{d}_overrun")
-        within = Q(**{f"{d}_limit__isnull": True}) | Q(**{f"{d}_limit__gte": used})
-        positive = Q(**{f"{d}_{part}__gte": 0 for part in ("spent", "reserved", "overrun")})
-        found.append(models.CheckConstraint(name=f"budget_{d}_within_limit", condition=within))
-        found.append(models.CheckConstraint(name=f"budget_{d}_not_negative", condition=positive))
+        found[f"budget_{d}_within_limit"] = Q(**{f"{d}_limit__isnull": True}) | Q(**{f"{d}_limit__gte": used})
+        found[f"budget_{d}_not_negative"] = Q(**{f"{d}_{part}__gte": 0 for part in ("spent", "reserved", "overrun")})
     return found
 
 
@@ -33,7 +35,7 @@ class Budget(models.Model):
     """
 
     run = models.OneToOneField("Run", on_delete=models.CASCADE, related_name="budget", primary_key=True)
-    version = models.PositiveIntegerField(default=1)
+    version = models.IntegerField(default=1)
     unlimited_because = models.TextField(blank=True, default="")
     usd_limit = _amount(null=True, blank=True)
     usd_spent = _amount(default=0)
@@ -57,21 +59,15 @@ class Budget(models.Model):
     steps_overrun = models.BigIntegerField(default=0)
     working_limit_s = models.FloatField(null=True, blank=True)
     # A step that may take more than this share of the USD or token limit is put before a person first; null: none is.
-    ask_percent = models.PositiveSmallIntegerField(null=True, blank=True)
-    told_percent = models.PositiveSmallIntegerField(default=0, db_default=0)  # the last threshold that was told of
+    ask_percent = models.SmallIntegerField(null=True, blank=True)
+    told_percent = models.SmallIntegerField(default=0, db_default=0)  # the last threshold that was told of
     notice_due = models.BooleanField(
         default=False, db_default=False
     )  # what is spent has passed the next one: the sweep tells it
     finish_asked_at = models.DateTimeField(null=True)  # it thinks once more and ends, by a person's decision
 
     class Meta:
-        constraints = [
-            *_constraints(),
-            models.CheckConstraint(
-                name="budget_ask_percent_of_hundred",
-                condition=Q(ask_percent__isnull=True) | Q(ask_percent__gte=1, ask_percent__lte=100),
-            ),
-        ]
+        constraints = [Rules(name="budget_rules", rules=_rules())]
         indexes = [models.Index(name="budget_notice_due", fields=["run"], condition=Q(notice_due=True))]
 
     def __str__(self) -> str:

@@ -2,6 +2,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
+from runs.models.rules import Rules
 from runs.states import RUN_FINAL, RUN_OPEN, RunState, Verified, WaitingFor, WorkState
 
 
@@ -21,7 +22,7 @@ class Run(models.Model):
     started_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="children")
     root = models.ForeignKey("self", on_delete=models.PROTECT, related_name="tree")
-    depth = models.PositiveSmallIntegerField(default=0)
+    depth = models.SmallIntegerField(default=0)
     # Namespace of its keys: its own uid.
     origin = models.UUIDField()
     contract = models.CharField(max_length=64)
@@ -29,7 +30,7 @@ class Run(models.Model):
     state = models.CharField(max_length=12, choices=RunState, default=RunState.QUEUED)
     priority = models.SmallIntegerField(default=0)
     due_at = models.DateTimeField(null=True)
-    epoch = models.PositiveIntegerField(default=0)
+    epoch = models.IntegerField(default=0)
     holder = models.UUIDField(null=True)
     lease_until = models.DateTimeField(null=True)
     waiting_for = models.CharField(max_length=12, choices=WaitingFor, blank=True, default="")
@@ -58,8 +59,8 @@ class Run(models.Model):
 
     # It waits for a place among the runs that an allowance lets be under way at once.
     place_asked = models.BooleanField(default=False, db_default=False)
-    step_seq = models.PositiveIntegerField(default=0)
-    journal_seq = models.PositiveBigIntegerField(default=0)
+    step_seq = models.IntegerField(default=0)
+    journal_seq = models.BigIntegerField(default=0)
     last_thought_at = models.DateTimeField(null=True)
     outcome = models.JSONField(null=True)
     end_reason = models.TextField(blank=True, default="")
@@ -67,33 +68,26 @@ class Run(models.Model):
 
     class Meta:
         constraints = [
-            # A state is known, and an ended run has its end time and nothing that could make it move again.
-            models.CheckConstraint(
-                name="run_final_is_final",
-                condition=Q(state__in=RUN_FINAL, ended_at__isnull=False, due_at__isnull=True, holder__isnull=True)
-                | Q(state__in=RUN_OPEN, ended_at__isnull=True),
-            ),
-            # Only a running run is held by a worker, under a lease.
-            models.CheckConstraint(
-                name="run_held_when_running",
-                condition=Q(state=RunState.RUNNING, holder__isnull=False, lease_until__isnull=False)
-                | (~Q(state=RunState.RUNNING) & Q(holder__isnull=True, lease_until__isnull=True)),
-            ),
-            # Every open run can be found again: it is held, or it has a moment at which it is looked at (G7).
-            models.CheckConstraint(
-                name="run_always_due",
-                condition=Q(state__in=RUN_FINAL) | Q(state=RunState.RUNNING) | Q(due_at__isnull=False),
-            ),
-            models.CheckConstraint(
-                name="run_waits_for_something",
-                condition=(Q(state=RunState.WAITING) & ~Q(waiting_for="") & ~Q(why=""))
-                | (~Q(state=RunState.WAITING) & Q(waiting_for="")),
-            ),
-            models.CheckConstraint(
-                name="run_depth_matches_parent",
-                condition=Q(parent__isnull=True, depth=0) | Q(parent__isnull=False, depth__gt=0),
-            ),
-            models.CheckConstraint(name="run_ends_after_it_began", condition=Q(ended_at__gte=F("created_at"))),
+            Rules(
+                name="run_rules",
+                rules={
+                    # A state is known, and an ended run has its end time and nothing that could make it move again.
+                    "run_final_is_final": Q(
+                        state__in=RUN_FINAL, ended_at__isnull=False, due_at__isnull=True, holder__isnull=True
+                    )
+                    | Q(state__in=RUN_OPEN, ended_at__isnull=True),
+                    # Only a running run is held by a worker, under a lease.
+                    "run_held_when_running": Q(state=RunState.RUNNING, holder__isnull=False, lease_until__isnull=False)
+                    | (~Q(state=RunState.RUNNING) & Q(holder__isnull=True, lease_until__isnull=True)),
+                    # Every open run can be found again: it is held, or it has a moment at which it is looked at (G7).
+                    "run_always_due": Q(state__in=RUN_FINAL) | Q(state=RunState.RUNNING) | Q(due_at__isnull=False),
+                    "run_waits_for_something": (Q(state=RunState.WAITING) & ~Q(waiting_for="") & ~Q(why=""))
+                    | (~Q(state=RunState.WAITING) & Q(waiting_for="")),
+                    "run_depth_matches_parent": Q(parent__isnull=True, depth=0) | Q(parent__isnull=False, depth__gt=0),
+                    "run_ends_after_it_began": Q(ended_at__gte=F("created_at")),
+                    "run_counts_up": Q(epoch__gte=0, step_seq__gte=0, journal_seq__gte=0),
+                },
+            )
         ]
         indexes = [
             # The queue: what a worker may claim, by the moment from which it may.

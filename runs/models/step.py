@@ -2,6 +2,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.fields.json import KT
 
+from runs.models.rules import Rules
 from runs.states import STEP_FINAL, STEP_OPEN, AttemptOutcome, StepKind, StepState, WaitingFor
 
 
@@ -9,12 +10,12 @@ class Step(models.Model):
     """One checkpointed unit of a run. Written by `runs.steps` alone. `number` counts from 1 within its run."""
 
     run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="steps", db_index=False)
-    number = models.PositiveIntegerField()
+    number = models.IntegerField()
     kind = models.CharField(max_length=10, choices=StepKind)
     state = models.CharField(max_length=10, choices=StepState, default=StepState.PLANNED)
     # The reply that asked for this step, the place in it, and the model's own id of the call.
     reply_to = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="planned", db_index=False)
-    place = models.PositiveSmallIntegerField(default=0)
+    place = models.SmallIntegerField(default=0)
     call_id = models.CharField(max_length=100, blank=True, default="")
     tool = models.CharField(max_length=100, blank=True, default="")
     contract = models.CharField(max_length=64, blank=True, default="")
@@ -29,7 +30,7 @@ class Step(models.Model):
     subject = models.ForeignKey(
         "Key", null=True, on_delete=models.CASCADE, related_name="+", db_index=False
     )  # kind reconcile
-    rounds = models.PositiveSmallIntegerField(default=0)  # how often its facts were freshened
+    rounds = models.SmallIntegerField(default=0)  # how often its facts were freshened
 
     # Decided once, stored, never recomputed on resume: null until the gate was asked.
     gated = models.BooleanField(null=True)
@@ -41,8 +42,8 @@ class Step(models.Model):
     wake_at = models.DateTimeField(null=True)
     and_then = models.TextField(blank=True, default="")  # what happens at `wake_at`
 
-    tries = models.PositiveIntegerField(default=0)
-    tries_granted = models.PositiveIntegerField(default=0)  # what people allowed beyond the tool's own attempts
+    tries = models.IntegerField(default=0)
+    tries_granted = models.IntegerField(default=0)  # what people allowed beyond the tool's own attempts
     # Its size in a briefing is beside it in `result_bytes`, which the database keeps (migration 0013).
     result = models.JSONField(null=True)
     artifact = models.ForeignKey("Artifact", null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -56,20 +57,20 @@ class Step(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(name="step_number_once_per_run", fields=["run", "number"]),
-            # A state is known, and an end has its time.
-            models.CheckConstraint(
-                name="step_final_has_end",
-                condition=Q(state__in=STEP_FINAL, ended_at__isnull=False)
-                | Q(state__in=STEP_OPEN, ended_at__isnull=True),
-            ),
-            # A waiting step says for what and why (G7).
-            models.CheckConstraint(
-                name="step_waits_for_something",
-                condition=(Q(state__in=[StepState.WAITING, StepState.IN_DOUBT]) & ~Q(waiting_for="") & ~Q(wait_note=""))
-                | (~Q(state__in=[StepState.WAITING, StepState.IN_DOUBT]) & Q(waiting_for="", wake_at__isnull=True)),
-            ),
-            models.CheckConstraint(
-                name="step_act_has_tool", condition=~Q(kind__in=[StepKind.ACT, StepKind.CHECK]) | ~Q(tool="")
+            Rules(
+                name="step_rules",
+                rules={
+                    # A state is known, and an end has its time.
+                    "step_final_has_end": Q(state__in=STEP_FINAL, ended_at__isnull=False)
+                    | Q(state__in=STEP_OPEN, ended_at__isnull=True),
+                    # A waiting step says for what and why (G7).
+                    "step_waits_for_something": (
+                        Q(state__in=[StepState.WAITING, StepState.IN_DOUBT]) & ~Q(waiting_for="") & ~Q(wait_note="")
+                    )
+                    | (~Q(state__in=[StepState.WAITING, StepState.IN_DOUBT]) & Q(waiting_for="", wake_at__isnull=True)),
+                    "step_act_has_tool": ~Q(kind__in=[StepKind.ACT, StepKind.CHECK]) | ~Q(tool=""),
+                    "step_counts_up": Q(number__gte=1, place__gte=0, rounds__gte=0, tries__gte=0, tries_granted__gte=0),
+                },
             ),
             # One model call at a time per run.
             models.UniqueConstraint(
@@ -112,8 +113,8 @@ class Attempt(models.Model):
     step = models.ForeignKey(Step, on_delete=models.CASCADE, related_name="attempts", db_index=False)
     # Its step names the run too: looked up once at each write is enough.
     run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="attempts", db_constraint=False)
-    number = models.PositiveIntegerField()
-    epoch = models.PositiveIntegerField()
+    number = models.IntegerField()
+    epoch = models.IntegerField()
     holder = models.UUIDField()  # the process that renews its lease: a worker, or a gateway
     performer = models.UUIDField()  # the process that can send: a tool process, or the gateway itself
     key = models.ForeignKey("Key", null=True, on_delete=models.PROTECT, related_name="attempts", db_index=False)
@@ -138,19 +139,19 @@ class Attempt(models.Model):
 
     class Meta:
         constraints = [
-            models.CheckConstraint(name="attempt_outcome_known", condition=Q(outcome__in=list(AttemptOutcome))),
+            Rules(
+                name="attempt_rules",
+                rules={
+                    "attempt_outcome_known": Q(outcome__in=list(AttemptOutcome)),
+                    "attempt_closed_has_end": Q(outcome=AttemptOutcome.OPEN, ended_at__isnull=True)
+                    | (~Q(outcome=AttemptOutcome.OPEN) & Q(ended_at__isnull=False)),
+                    "attempt_not_begun_did_not_begin": ~Q(outcome=AttemptOutcome.NOT_BEGUN) | Q(began_at__isnull=True),
+                    "attempt_counts_up": Q(number__gte=1, epoch__gte=0),
+                },
+            ),
             models.UniqueConstraint(name="attempt_number_once", fields=["step", "number"]),
             # One live try per step.
             models.UniqueConstraint(name="attempt_one_open", fields=["step"], condition=Q(outcome=AttemptOutcome.OPEN)),
-            models.CheckConstraint(
-                name="attempt_closed_has_end",
-                condition=Q(outcome=AttemptOutcome.OPEN, ended_at__isnull=True)
-                | (~Q(outcome=AttemptOutcome.OPEN) & Q(ended_at__isnull=False)),
-            ),
-            models.CheckConstraint(
-                name="attempt_not_begun_did_not_begin",
-                condition=~Q(outcome=AttemptOutcome.NOT_BEGUN) | Q(began_at__isnull=True),
-            ),
         ]
         indexes = [
             models.Index(name="attempt_leases", fields=["lease_until"], condition=Q(outcome=AttemptOutcome.OPEN)),
