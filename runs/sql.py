@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from operator import attrgetter, methodcaller
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from django.core.exceptions import ObjectDoesNotExist
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.models import Model
 from psycopg.types.json import Jsonb
 
@@ -24,22 +26,16 @@ def connection_parameters() -> dict[str, Any]:
 
 def execute(statement: str, params: Params = ()) -> int:
     """Run a statement; how many rows it changed."""
-    with connection.cursor() as cursor:
-        cursor.execute(statement, params)
-        return int(cursor.rowcount)
+    return int(_ask(statement, params, attrgetter("rowcount")))
 
 
 def fetch_all(statement: str, params: Params = ()) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, params)
-        return list(cursor.fetchall())
+    return list(_ask(statement, params, methodcaller("fetchall")))
 
 
 def fetch_one(statement: str, params: Params = ()) -> tuple[Any, ...] | None:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, params)
-        row: tuple[Any, ...] | None = cursor.fetchone()
-        return row
+    row: tuple[Any, ...] | None = _ask(statement, params, methodcaller("fetchone"))
+    return row
 
 
 def fetch_row(statement: str, params: Params = ()) -> tuple[Any, ...]:
@@ -91,6 +87,31 @@ def _reading(model: type[Model]) -> tuple[list[str], list[tuple[int, Callable[..
     fields = model._meta.concrete_fields
     converters = [(place, field.from_db_value) for place, field in enumerate(fields) if hasattr(field, "from_db_value")]
     return [field.attname for field in fields], converters
+
+
+def _ask(statement: str, params: Params, take: Callable[[Any], Any]) -> Any:
+    """What `take` takes from a cursor that has run a statement.
+
+    It is psycopg's own, kept: a new one of Django's for each statement takes as long as the driver. What Django does
+    besides is done here too; and where somebody listens to what is asked, Django does it.
+    """
+    database = connections[DEFAULT_DB_ALIAS]
+    database.close_if_health_check_failed()
+    if database.connection is None or database.queries_logged or database.execute_wrappers:
+        with database.cursor() as listened:
+            listened.execute(statement, params)
+            return take(listened)
+    database.validate_no_broken_transaction()
+    with database.wrap_database_errors:
+        cursor = _cursors.get(database.connection)
+        if cursor is None:
+            cursor = _cursors[database.connection] = database.connection.cursor()
+        cursor.execute(statement, params)
+        return take(cursor)
+
+
+# One for each connection: the rows of a statement are taken before the next one is run.
+_cursors: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 def fill[T](shape: type[T], row: Sequence[Any]) -> T:
