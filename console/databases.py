@@ -26,7 +26,7 @@ def read_database_url(url: str | None, *, engine_process: bool, process_name: st
         BadVariable: the address cannot be read. Its value is not shown, because it may hold a password.
     """
     settings: dict[str, Any] = {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "runs.database",
         "NAME": EMBEDDED_NAME,
         "USER": "",
         "PASSWORD": "",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from django.db import connection, transaction
+from django.db import transaction
 
 from runs import agents, sql
 from runs.agents import Json
@@ -72,16 +72,6 @@ def create(run: Run, limits: agents.Budget) -> Budget:
     return budget
 
 
-def check_working(run: int) -> None:
-    """Raises: OverBudget when a run, or one above it with all below that, has used up its working time.
-
-    Not for a run that was let finish: its last think takes what it takes.
-    """
-    for top, limit, used in sql.fetch_all(_WORKING, {"run": run}):
-        if used >= limit:
-            raise OverBudget(dimension="working_s", needed=0, left=0, run=top)
-
-
 def worked_s(run: int) -> float:
     """Seconds that a run and all below it have worked."""
     return sum(float(used) for _, used in sql.fetch_all(_WORKED, [run]))
@@ -107,7 +97,7 @@ def reserve(
         OverBudget.
     """
     if at_once:
-        _flush_after_commit()
+        sql.run_after_commit(_FLUSH)
     _reserve(run, amounts, attempt=attempt, pricing=pricing or Pricing(), note=note, asked=asked)
 
 
@@ -324,8 +314,8 @@ def _reserve(run: int, amounts: Amounts, *, attempt: int | None, pricing: Pricin
 
 def _settle(attempt: int, how: str, amounts: Amounts, *, pricing: Pricing, estimated: bool, note: str) -> None:
     require_transaction()
-    _flush_after_commit()
-    sql.execute(
+    sql.run_after_commit(_FLUSH)
+    sql.finish(
         "SELECT lw_settle(%s, %s::text, %s::numeric, %s::bigint, %s::bigint, %s::bigint, %s::bigint,"
         " %s::text, %s::jsonb, %s::jsonb, %s, %s, %s::text)",
         [
@@ -342,14 +332,8 @@ def _settle(attempt: int, how: str, amounts: Amounts, *, pricing: Pricing, estim
     )
 
 
-def _flush_after_commit() -> None:
-    if not any(each is _flush for _, each, *_ in connection.run_on_commit):
-        transaction.on_commit(_flush)
-
-
-def _flush() -> None:
-    """Wait until everything that is committed is on the disk: the commit itself let the budgets go before that."""
-    sql.execute("SELECT pg_logical_emit_message(true, 'longwatch', '')")
+# Wait until everything that is committed is on the disk: the commit itself let the budgets go before that.
+_FLUSH = "SELECT pg_logical_emit_message(true, 'longwatch', '')"
 
 
 def _note_grant(run: int, deltas: Mapping[str, Decimal | int], *, why: str) -> None:
@@ -377,18 +361,6 @@ def _amount(dimension: str, amount: Decimal) -> Decimal | int:
 _WORKING_NOW = """
     r.working_s + CASE WHEN r.state IN ('running', 'thinking') AND r.held_since IS NULL
                        THEN greatest(extract(epoch FROM lw_clock() - r.clock_mark), 0) ELSE 0 END
-"""
-
-# Of a run and each above it that has such a limit: the limit, and the working time of it with all below it.
-_WORKING = f"""
-    WITH RECURSIVE down AS (
-        SELECT b.run_id AS top, b.working_limit_s AS most, b.run_id AS id FROM runs_budget b
-        WHERE b.run_id = ANY (lw_chain(%(run)s)) AND b.working_limit_s IS NOT NULL
-          AND NOT EXISTS (SELECT FROM runs_budget f WHERE f.run_id = %(run)s AND f.finish_asked_at IS NOT NULL)
-        UNION ALL SELECT d.top, d.most, c.id FROM runs_run c JOIN down d ON c.parent_id = d.id
-    )
-    SELECT d.top, d.most, sum({_WORKING_NOW}) FROM down d JOIN runs_run r ON r.id = d.id
-    GROUP BY d.top, d.most ORDER BY d.top DESC
 """
 
 _WORKED = f"""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter, methodcaller
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from django.core.exceptions import ObjectDoesNotExist
@@ -11,6 +11,7 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.models import Model
 from psycopg.types.json import Jsonb
 
+from runs.database.base import DatabaseWrapper
 from runs.sanitise import clean_json
 
 type Params = Sequence[Any] | Mapping[str, Any]
@@ -27,6 +28,26 @@ def connection_parameters() -> dict[str, Any]:
 def execute(statement: str, params: Params = ()) -> int:
     """Run a statement; how many rows it changed."""
     return int(_ask(statement, params, attrgetter("rowcount")))
+
+
+def finish(statement: str, params: Params = ()) -> None:
+    """Run a statement whose answer nobody waits for: last in the transaction, in one message with its commit.
+
+    So what it locks is locked no longer than the server itself takes. Within a block that could still be rolled back
+    without the transaction it is run at once.
+    """
+    database = _database()
+    if database.in_atomic_block and not database.savepoint_ids:
+        database.last.append((statement, params))
+    else:
+        execute(statement, params)
+
+
+def run_after_commit(statement: str) -> None:
+    """Have the server run a statement right after the commit of this transaction, in the same message; the same one once."""
+    after = _database().after
+    if statement not in after:
+        after.append(statement)
 
 
 def fetch_all(statement: str, params: Params = ()) -> list[tuple[Any, ...]]:
@@ -95,7 +116,7 @@ def _ask(statement: str, params: Params, take: Callable[[Any], Any]) -> Any:
     It is psycopg's own, kept: a new one of Django's for each statement takes as long as the driver. What Django does
     besides is done here too; and where somebody listens to what is asked, Django does it.
     """
-    database = connections[DEFAULT_DB_ALIAS]
+    database = _database()
     database.close_if_health_check_failed()
     if database.connection is None or database.queries_logged or database.execute_wrappers:
         with database.cursor() as listened:
@@ -108,6 +129,10 @@ def _ask(statement: str, params: Params, take: Callable[[Any], Any]) -> Any:
             cursor = _cursors[database.connection] = database.connection.cursor()
         cursor.execute(statement, params)
         return take(cursor)
+
+
+def _database() -> DatabaseWrapper:
+    return cast("DatabaseWrapper", connections[DEFAULT_DB_ALIAS])
 
 
 # One for each connection: the rows of a statement are taken before the next one is run.

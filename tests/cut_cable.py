@@ -12,7 +12,7 @@ from typing import Literal
 
 # unsent: the server never gets the commit. unheard: it commits, and its answer does not come.
 type Moment = Literal["unsent", "unheard"]
-_COMMIT = b"COMMIT\0"
+_COMMITS = (b"COMMIT\0", b"COMMIT; ")  # alone in its message, or with what comes along
 
 
 class Cable:
@@ -36,7 +36,7 @@ class Cable:
         return self._moment is None
 
     def _breaks(self, data: bytes) -> Moment | None:
-        if self._moment is None or _COMMIT not in data:
+        if self._moment is None or not any(commit in data for commit in _COMMITS):
             return None
         moment, self._moment = self._moment, None
         return moment

@@ -147,10 +147,10 @@ def test_max_working_counts_work_alone(run: Run, person: User) -> None:
     claim(run)
     wait(99)
     with transaction.atomic():
-        budgets.check_working(run.pk)
+        budgets.require_room(run.pk, budgets.Amounts(steps=1))
     wait(2)
     with transaction.atomic(), pytest.raises(OverBudget, match="has used its working time"):
-        budgets.check_working(run.pk)
+        budgets.require_room(run.pk, budgets.Amounts(steps=1))
 
 
 def test_what_a_child_works_counts_for_the_runs_above_it(run: Run, person: User) -> None:
@@ -160,10 +160,10 @@ def test_what_a_child_works_counts_for_the_runs_above_it(run: Run, person: User)
     wait(60)
     claim(child)
     with transaction.atomic():
-        budgets.check_working(child.pk)
+        budgets.require_room(child.pk, budgets.Amounts(steps=1))
     wait(21)
     with transaction.atomic(), pytest.raises(OverBudget, match=f"Run {run.pk} has used its working time"):
-        budgets.check_working(child.pk)
+        budgets.require_room(child.pk, budgets.Amounts(steps=1))
     with pytest.raises(LimitTooLow):
         operations.set_budget(run.pk, {"working_s": 101 * UNIT_S}, reason="less", by=person)
 

@@ -83,7 +83,7 @@ def test_an_outage_of_ten_hours_ends_what_was_due_and_charges_nobody_for_the_tim
             assert run.working_s < 120, f"run {run.pk} is charged for the outage"
             assert run.queued_s > 9.9 * HOUR_S
             with transaction.atomic():
-                budgets.check_working(run.pk)
+                budgets.require_room(run.pk, budgets.Amounts(steps=1))
         # The call that was under way may have been paid for; nothing else was.
         assert [b.usd_spent for b in Budget.objects.filter(usd_spent__gt=0)] == [Decimal("0.30")]
         assert budgets.mismatches() == []

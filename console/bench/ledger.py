@@ -31,6 +31,8 @@ from runs.operations import Start
 from runs.states import AttemptOutcome, StepKind
 
 _AT_MOST_PER_S = 5000  # of all runs together: so many tries are made beforehand for each second
+# Made by each process before it is watched: its connection then has its plans, as that of a gateway has.
+_BEFORE = 6
 _RESERVED, _SPENT = Amounts(usd=Decimal("0.02"), steps=1), Amounts(usd=Decimal("0.01"), steps=1)
 
 
@@ -45,7 +47,7 @@ class Told:
 def measure(stage: Stage, sizes: Sizes) -> dict[str, object]:
     runs, seconds = sizes.runs or 50, sizes.seconds or 5.0
     top, children = _plant(runs)
-    each = int(seconds * _AT_MOST_PER_S / runs) + 1
+    each = int(seconds * _AT_MOST_PER_S / runs) + 1 + _BEFORE
     first = _make_attempts(children[0], runs * each)
     limit = measure_limit(stage, clients=2, seconds=sizes.pgbench_s)
     connection.close()
@@ -69,7 +71,7 @@ def measure(stage: Stage, sizes: Sizes) -> dict[str, object]:
     if budgets.mismatches():
         raise CannotMeasure("The ledger is not the sum of its entries.")
     (spent, reserved) = sql.fetch_row("SELECT usd_spent, usd_reserved FROM runs_budget WHERE run_id = %s", [top])
-    if (spent, reserved) != (pairs * (_SPENT.usd), 0):
+    if (spent, reserved) != ((pairs + runs * _BEFORE) * _SPENT.usd, 0):
         raise CannotMeasure(f"{pairs} were settled, and {spent} is spent, {reserved} reserved.")
     reserve = [took for one in told for took in one.reserved]
     settle = [took for one in told for took in one.settled]
@@ -89,22 +91,32 @@ def _work(run: int, attempts: Sequence[int], seconds: float, ready: Barrier, que
     """In a process of its own: a model call takes its reservation, and its reply settles it."""
     told = Told(reserved=[], settled=[])
     connection.settings_dict["OPTIONS"]["prepare_threshold"] = 5  # as in a worker and a gateway
-    sql.fetch_row("SELECT 1")
+    for attempt in attempts[:_BEFORE]:
+        _reserve(run, attempt)
+        _settle(attempt)
     ready.wait()
     until = time.monotonic() + seconds
-    for attempt in attempts:
+    for attempt in attempts[_BEFORE:]:
         began = time.monotonic()
         if began > until:
             break
-        with transaction.atomic(durable=True):
-            budgets.reserve(run, _RESERVED, attempt=attempt, at_once=True)
+        _reserve(run, attempt)
         reserved = time.monotonic()
-        with transaction.atomic(durable=True):
-            budgets.settle(attempt, _SPENT)
+        _settle(attempt)
         told.reserved.append(reserved - began)
         told.settled.append(time.monotonic() - reserved)
     queue.put(told)
     os._exit(0)
+
+
+def _reserve(run: int, attempt: int) -> None:
+    with transaction.atomic(durable=True):
+        budgets.reserve(run, _RESERVED, attempt=attempt, at_once=True)
+
+
+def _settle(attempt: int) -> None:
+    with transaction.atomic(durable=True):
+        budgets.settle(attempt, _SPENT)
 
 
 def _plant(runs: int) -> tuple[int, list[int]]:

@@ -1,14 +1,14 @@
 """PostgreSQL over the embedded server, which starts when the first connection is made.
 
-Used only where DATABASE_URL is not set. Everything else is Django's own PostgreSQL backend.
+Used only where DATABASE_URL is not set. Everything else is that of any other PostgreSQL.
 """
 
 from typing import Any
 
 from django.conf import settings
-from django.db.backends.postgresql import base
 
 from console.postgres import embedded_server
+from runs.database import base
 
 
 class DatabaseWrapper(base.DatabaseWrapper):

@@ -83,7 +83,6 @@ def take(
         return None
     try:
         with transaction.atomic(), journal.together():
-            budgets.check_working(run.pk)
             attempt = steps.open_attempt(
                 step,
                 epoch=run.epoch,

@@ -288,7 +288,6 @@ def _take_step(
     asked = share_was_asked(step) or budgets.is_finishing(run.pk)
     try:
         lifecycle.count_queued(run)
-        budgets.check_working(run.pk)
         budgets.reserve(
             run.pk,
             worst,
@@ -346,7 +345,6 @@ def _park_for_budget(short: _Short) -> Parked:
                 # Its last think is paid for: by exactly what is missing, and due at once.
                 cover(run, short.amounts)
             try:
-                budgets.check_working(run.pk)
                 budgets.require_room(run.pk, short.amounts, asked=short.asked)
             except OverBudget as error:
                 wait_for_budget(run, step, error, costs=short.costs)

@@ -1,0 +1,65 @@
+"""Django's PostgreSQL backend, whose COMMIT can bring statements along: before it in the transaction, or right after it.
+
+A round trip to the server takes longer than most statements, and what one process has locked is waited for meanwhile.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db.backends.postgresql import base
+from psycopg import ClientCursor
+from psycopg.pq import TransactionStatus
+
+type _Statement = tuple[str, Sequence[Any] | Mapping[str, Any]]
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """`last`: statements with their parameters, run at the end of the transaction. `after`: without any, run after it.
+
+    Both are forgotten when it is rolled back.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.last: list[_Statement] = []
+        self.after: list[str] = []
+
+    def _commit(self) -> None:
+        last, after = self._forget()
+        if self.connection is None or not (last or after):
+            super()._commit()  # type: ignore[misc]
+        elif self.queries_logged or self.execute_wrappers:
+            # Somebody listens: each by itself, where it can be heard.
+            with self.cursor() as cursor:
+                for statement, params in last:
+                    cursor.execute(statement, params)
+                super()._commit()  # type: ignore[misc]
+                self.connection.autocommit = True
+                for statement in after:
+                    cursor.execute(statement)
+        else:
+            with self.wrap_database_errors:
+                self._commit_with(last, after)
+
+    def _commit_with(self, last: Sequence[_Statement], after: Sequence[str]) -> None:
+        """One message, which the server runs statement by statement. What comes after the COMMIT commits by itself."""
+        literals = ClientCursor(self.connection)
+        statements = [*(literals.mogrify(statement, params) for statement, params in last), "COMMIT", *after]
+        if self.connection.pgconn.transaction_status == TransactionStatus.IDLE:
+            # Nothing was asked before: psycopg would begin with a message of its own.
+            self.connection.autocommit = True
+            statements.insert(0, "BEGIN")
+        self.connection.execute("; ".join(statements), prepare=False)
+
+    def _rollback(self) -> None:
+        self._forget()
+        super()._rollback()  # type: ignore[misc]
+
+    def close(self) -> None:
+        self._forget()
+        super().close()
+
+    def _forget(self) -> tuple[list[_Statement], list[str]]:
+        last, after = self.last, self.after
+        self.last, self.after = [], []
+        return last, after
