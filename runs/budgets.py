@@ -329,6 +329,7 @@ def _settle(attempt: int, how: str, amounts: Amounts, *, pricing: Pricing, estim
             pricing.unpriced,
             clean_text(note),
         ],
+        shared=True,
     )
 
 

@@ -419,7 +419,7 @@ COUNT_STEPS = "UPDATE runs_run SET step_seq = step_seq + %s WHERE id = %s RETURN
 
 
 def mark_thought(run: int) -> None:
-    sql.execute("UPDATE runs_run SET last_thought_at = lw_clock() WHERE id = %s", [run])
+    sql.finish("UPDATE runs_run SET last_thought_at = lw_clock() WHERE id = %s", [run])
 
 
 def set_claim(run: int, *, outcome: object, verified: Verified) -> None:

@@ -30,15 +30,15 @@ def execute(statement: str, params: Params = ()) -> int:
     return int(_ask(statement, params, attrgetter("rowcount")))
 
 
-def finish(statement: str, params: Params = ()) -> None:
+def finish(statement: str, params: Params = (), *, shared: bool = False) -> None:
     """Run a statement whose answer nobody waits for: last in the transaction, in one message with its commit.
 
-    So what it locks is locked no longer than the server itself takes. Within a block that could still be rolled back
-    without the transaction it is run at once.
+    It should be a short one, since it is planned anew each time. Within a block that could still be rolled back without
+    the transaction it is run at once. shared: it locks what others wait for, and comes after all that do not.
     """
     database = _database()
     if database.in_atomic_block and not database.savepoint_ids:
-        database.last.append((statement, params))
+        (database.last_shared if shared else database.last).append((statement, params))
     else:
         execute(statement, params)
 

@@ -14,14 +14,15 @@ type _Statement = tuple[str, Sequence[Any] | Mapping[str, Any]]
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """`last`: statements with their parameters, run at the end of the transaction. `after`: without any, run after it.
+    """`last`, then `last_shared`: statements with their parameters, run at the end of the transaction.
 
-    Both are forgotten when it is rolled back.
+    `after`: without any, run after it. All are forgotten when it is rolled back.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.last: list[_Statement] = []
+        self.last_shared: list[_Statement] = []
         self.after: list[str] = []
 
     def _commit(self) -> None:
@@ -60,6 +61,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
         super().close()
 
     def _forget(self) -> tuple[list[_Statement], list[str]]:
-        last, after = self.last, self.after
-        self.last, self.after = [], []
+        last, after = self.last + self.last_shared, self.after
+        self.last, self.last_shared, self.after = [], [], []
         return last, after

@@ -135,7 +135,7 @@ def _judge(hand: Hand, performer: uuid.UUID | None, *, before: float, claimed: b
         _wait_for_agent(run, open_steps)
         course.rest(run, holding=True)
         return Next.PARKED
-    if (run.place_asked or run.step_seq == 0) and (full := allowances.admit(run)):
+    if (run.place_asked or (look.rationed and run.step_seq == 0)) and (full := allowances.admit(run)):
         think_step = open_steps[0] if open_steps else steps.plan(run, steps.Asked(kind=StepKind.THINK))
         wait_for_place(steps.lock(think_step.pk), full)
         course.rest(run, holding=True)
@@ -189,6 +189,7 @@ class _Look:
     wakes: bool
     finishing: bool
     away: bool
+    rationed: bool  # some allowance says how many runs may be under way
 
 
 _OPEN = ", ".join(f"'{state}'" for state in sorted(STEP_OPEN))
@@ -200,7 +201,8 @@ _LOOK = f"""
                 AND a.effective_at IS NULL AND a.expires_at <= lw_clock()),
         EXISTS (SELECT FROM runs_step w WHERE w.run_id = r.id AND w.state = 'waiting' AND w.wake_at <= lw_clock()),
         EXISTS (SELECT FROM runs_budget b WHERE b.run_id = r.id AND b.finish_asked_at IS NOT NULL),
-        coalesce(r.last_thought_at <= lw_clock() - make_interval(secs => {freshen.AWAY_S}), false)
+        coalesce(r.last_thought_at <= lw_clock() - make_interval(secs => {freshen.AWAY_S}), false),
+        EXISTS (SELECT FROM runs_allowance l WHERE l.dimension = 'runs' AND l.ended_at IS NULL)
     FROM runs_run r WHERE r.id = %s
 """
 

@@ -17,6 +17,6 @@ class Migration(migrations.Migration):
     operations = [
         migrations.RunSQL(
             sql=_HERE.with_suffix(".sql").read_text(),
-            reverse_sql=_RESERVE + _KEPT + "DROP FUNCTION lw_overworked(bigint);",
+            reverse_sql=_RESERVE + _KEPT + "DROP FUNCTION lw_overworked(bigint, bigint[]);",
         )
     ]

@@ -2,9 +2,7 @@
 
 -- Of a run and all above it: the nearest whose working time, with that of all below it, is used up. NULL: none.
 -- Not for a run that was let finish: its last think takes what it takes.
-CREATE FUNCTION lw_overworked(p_run bigint) RETURNS bigint LANGUAGE plpgsql STABLE
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
-AS $$
+CREATE FUNCTION lw_overworked(p_run bigint, chain bigint[]) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 DECLARE
     top bigint;
     most double precision;
@@ -12,7 +10,7 @@ DECLARE
 BEGIN
     FOR top, most IN
         SELECT b.run_id, b.working_limit_s FROM runs_budget b
-        WHERE b.run_id = ANY (lw_chain(p_run)) AND b.working_limit_s IS NOT NULL
+        WHERE b.run_id = ANY (chain) AND b.working_limit_s IS NOT NULL
           AND NOT EXISTS (SELECT FROM runs_budget f WHERE f.run_id = p_run AND f.finish_asked_at IS NOT NULL)
         ORDER BY b.run_id DESC
     LOOP
@@ -44,8 +42,8 @@ LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 AS $$
 DECLARE
-    overworked CONSTANT bigint := lw_overworked(p_run);
-    chain bigint[] := lw_chain(p_run);
+    chain CONSTANT bigint[] := lw_chain(p_run);
+    overworked CONSTANT bigint := lw_overworked(p_run, chain);
     link bigint;
     b runs_budget;
     a runs_allowance;
