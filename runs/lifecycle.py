@@ -133,12 +133,12 @@ def lock_with_descendants(run: int) -> list[Run]:
     while True:
         try:
             with transaction.atomic():
-                tree = _descendants(run)
-                locked = [lock(number) for number in tree]
+                # From the newest: a child's number is always above its parent's.
+                tree = sql.load(Run, f"id IN ({_DOWN}) ORDER BY id DESC FOR NO KEY UPDATE", [run])
                 # Nothing is created under a locked parent.
-                if _descendants(run) != tree:
+                if {number for (number,) in sql.fetch_all(_DOWN, [run])} != {one.pk for one in tree}:
                     raise _Grew
-                return locked
+                return tree
         except _Grew:
             continue
 
@@ -147,14 +147,11 @@ class _Grew(Exception):
     """A child appeared while the locks of its tree were waited for."""
 
 
-def _descendants(run: int) -> list[int]:
-    """A run and all below it, from the newest: a child's number is always above its parent's."""
-    rows = sql.fetch_all(
-        "WITH RECURSIVE down AS (SELECT id FROM runs_run WHERE id = %s"
-        " UNION ALL SELECT c.id FROM runs_run c JOIN down ON c.parent_id = down.id) SELECT id FROM down ORDER BY id DESC",
-        [run],
-    )
-    return [row[0] for row in rows]
+# A run and all below it.
+_DOWN = (
+    "WITH RECURSIVE down AS (SELECT id FROM runs_run WHERE id = %s"
+    " UNION ALL SELECT c.id FROM runs_run c JOIN down ON c.parent_id = down.id) SELECT id FROM down"
+)
 
 
 def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | Held | None:

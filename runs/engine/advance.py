@@ -14,7 +14,7 @@ from runs.engine import act, check, decide, finish, freshen, harmless, progress,
 from runs.engine.hand import Hand
 from runs.engine.toolhost import CannotStart, ToolHost
 from runs.engine.waits import ask_about_failure, wait_for_contract, wait_for_place
-from runs.errors import Lost, UnknownAgent
+from runs.errors import Lost, OverBudget, UnknownAgent
 from runs.lifecycle import Claim, Held
 from runs.models import Run, Step
 from runs.states import RUN_FINAL, STEP_OPEN, RunState, StepKind, StepState
@@ -49,6 +49,8 @@ def claim(worker: uuid.UUID, tools: ToolHost) -> tuple[Hand, Chosen | None] | He
             return hand, _judge(hand, tools.living(), before=before, claimed=True)
     except _PASSING:
         raise
+    except OverBudget:
+        pass  # the general path lets it wait
     except Exception:
         log.exception("A run cannot be claimed with what comes next in it")
     with transaction.atomic(durable=True):
@@ -96,6 +98,8 @@ def _choose_next(hand: Hand) -> Chosen:
             return _choose(hand, performer)
         except _PASSING:
             raise
+        except OverBudget:
+            pass  # the general path lets it wait
         except Exception:
             log.exception("The thought of run %d cannot be taken at once", hand.claim.run)
     return _choose(hand)
@@ -154,7 +158,9 @@ def _judge(hand: Hand, performer: uuid.UUID | None, *, before: float, claimed: b
             return Next.PARKED
         if performer is None:
             return [opened]
-        taken = harmless.take(hand, run, opened, decide.order, performer=performer, before=before, at_once=claimed)
+        taken = harmless.take(
+            hand, run, opened, decide.order, performer=performer, before=before, at_once=claimed, whole=True
+        )
         return taken or [opened]
     ready = course.workable(open_steps)
     if not ready:

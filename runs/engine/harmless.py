@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from django.conf import settings
@@ -69,11 +70,13 @@ def take(
     performer: uuid.UUID,
     before: float,
     at_once: bool = False,
+    whole: bool = False,
 ) -> Taken | None:
     """Take a try of a planned step, locked and judged; None: there is nothing to perform, or no budget for it.
 
     before: this machine's clock before the transaction began. at_once: the transaction has something to say, besides,
-    that has to be on the disk before anybody goes on.
+    that has to be on the disk before anybody goes on. whole: without a budget all of the transaction is given up, and no
+    savepoint is needed; it raises OverBudget then.
     """
     order = order_of(run, step, get_agent(run.agent))
     if order is None:
@@ -82,7 +85,7 @@ def take(
         wait_for_switch(step, *switch)
         return None
     try:
-        with transaction.atomic(), journal.together():
+        with nullcontext() if whole else transaction.atomic(), journal.together():
             attempt = steps.open_attempt(
                 step,
                 epoch=run.epoch,
@@ -94,6 +97,8 @@ def take(
             )
             budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk, at_once=order.asks or at_once)
     except OverBudget as short:
+        if whole:
+            raise
         step.refresh_from_db()
         wait_for_budget(run, step, short)
         return None
