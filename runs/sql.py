@@ -1,6 +1,6 @@
 """The writers' way to the database: plain SQL on Django's connection, with types that are true of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter, methodcaller
 from typing import Any, cast
@@ -142,6 +142,11 @@ _cursors: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 def fill[T](shape: type[T], row: Sequence[Any]) -> T:
     """A dataclass from a row that has its fields, in their order."""
     return shape(**dict(zip(shape.__dataclass_fields__, row, strict=True)))  # type: ignore[attr-defined]
+
+
+def array(numbers: Iterable[int]) -> str:
+    """Whole numbers as PostgreSQL writes an array, for a parameter that is cast to one: psycopg would weigh each of them."""
+    return f"{{{','.join(map(str, numbers))}}}"
 
 
 def jsonb(value: object) -> Jsonb | None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from runs.agents import Json
 from runs.engine.briefing import build, request
-from runs.engine.briefing_text import dump, ranges, shorten, shorten_text, size
+from runs.engine.briefing_text import dump, join, ranges, shorten, shorten_text, size
 from runs.examples.model.briefing import read_briefing
 from runs.examples.model.wire import read_request
 from runs.states import StepState
@@ -59,8 +59,8 @@ def test_a_shortened_value_says_so_and_keeps_its_reference() -> None:
 
 
 def test_ranges_pass_over_what_is_never_listed() -> None:
-    assert ranges([1, 2, 3, 5, 8, 9]) == "1-3,5,8-9"
-    assert ranges([2, 3, 5, 6, 9], {4, 7}) == "2-6,9"
+    assert ranges(join([(1, 1), (2, 2), (3, 3), (5, 5), (8, 8), (9, 9)])) == "1-3,5,8-9"
+    assert ranges(join([(2, 2), (3, 3), (5, 6), (9, 12)], {4, 7})) == "2-6,9-12"
     assert ranges([]) == ""
 
 

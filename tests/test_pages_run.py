@@ -9,16 +9,18 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
 
 from console.views.run_tabs import TABS
 from runs import clock, lifecycle, operations, steps
 from runs.access import Role
 from runs.engine.briefing import build
-from runs.models import Amendment, JournalEntry, Run, Step
+from runs.models import Amendment, JournalEntry, KeptFold, Run, Step
 from runs.states import StepKind, StepState
 from tests import page_situations, situations
+from tests.briefing_runs import fill
 from tests.page_tools import client_of, fields_of, read
-from tests.people import approver, make_person, make_stranger, operator, viewer
+from tests.people import api_of, approver, make_person, make_stranger, operator, viewer
 
 __all__ = ["approver", "operator", "viewer"]
 
@@ -172,6 +174,17 @@ def test_the_briefing_is_what_the_model_would_be_sent(operator: User, viewer: Us
     assert '<goal>"Work off batch b1"</goal>' in words
     assert "tokens" in words
     assert "cacheable" in words
+
+
+def test_who_only_reads_a_briefing_keeps_nothing_of_it(operator: User, viewer: User, settings: Settings) -> None:
+    settings.BRIEFING_LOG_TOKENS = 1_000
+    run = situations.start(operator)
+    fill(run, count=200)
+    assert "<log>" in read(page_of(viewer, run, "briefing"))
+    assert api_of(viewer).get(f"/runs/{run.pk}/briefing").status_code == 200
+    assert not KeptFold.objects.exists()
+    build(run.pk)
+    assert KeptFold.objects.exists()
 
 
 def test_a_stop_needs_a_reason_is_journalled_and_is_not_said_to_be_over_before_it_is(

@@ -194,7 +194,7 @@ def list_journal(request: Request, run: Id, after: Word | None = None, limit: in
 def read_briefing(request: Request, run: Id, after: Word | None = None, limit: int | None = None) -> HttpResponse:
     """A page as of the other lists, with one item, the briefing; its parts stand beside `items` too."""
     _, window = _window(request, run, after, limit)
-    parts = briefing.to_json(briefing.build(run))
+    parts = briefing.to_json(briefing.build(run, keep=False))
     items = [] if window.after else [parts]
     return answer(parts | {"items": items, "next": None})
 

@@ -177,7 +177,7 @@ def _briefing(request: Reader, found: Found) -> dict[str, Any]:
     agent = get_agents().get(found.run.agent)
     if agent is None:
         return {"missing": True}
-    sent = briefing.request(agent, briefing.build(found.run.id))
+    sent = briefing.request(agent, briefing.build(found.run.id, keep=False))
     parts = briefing.parts(sent)
     texts = [str(block["text"]) for block in sent.messages[0]["content"]]
     whole = sum(part.tokens for part in parts)

@@ -2,16 +2,17 @@
 
 The stable part comes first (goal, constraints, inputs, the log of finished steps) so that a prompt cache can keep it; what
 is only true now comes last (facts, work, notices, budget, time). Queries are a fixed number, whatever the run's size: the
-first one says which of the others have an answer.
+first one says which of the others have an answer. What they read does not grow with the run either: what is folded is
+kept, and read as it was written. A briefing that folded more than what is kept says so with one statement more.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from django.conf import settings
 
 from runs.agents import Briefing, Json, get_agents
-from runs.engine import briefing_fold, briefing_log, briefing_notices, briefing_now
+from runs.engine import briefing_fold, briefing_kept, briefing_log, briefing_notices, briefing_now
 from runs.engine.briefing_request import Part, Request, parts, request
 from runs.states import Verdict
 
@@ -26,19 +27,26 @@ class Shares:
     facts: int = 30_000
 
 
-def build(run: int, *, at: datetime | None = None, shares: Shares | None = None) -> Briefing:
+def build(run: int, *, at: datetime | None = None, shares: Shares | None = None, keep: bool = True) -> Briefing:
     """Build the briefing of a run as of now, or as of a moment of the business clock.
+
+    keep: store what was folded, so that the next briefing need not work it out again.
 
     Raises: LookupError, when there is no such run.
     """
     shares = shares or Shares(log=getattr(settings, "BRIEFING_LOG_TOKENS", Shares.log))
     head = briefing_now.read_head(run, at)
     effects = briefing_log.list_effects(get_agents().get(head.agent))
-    steps = briefing_log.read_steps(run)
-    items = briefing_now.read_items(run, steps.numbers) if "items" in head.holds else []
-    decided = briefing_notices.read_decisions(run) if "cards" in head.holds else {}
+    rules = briefing_kept.name_rules(effects, shares.log * 4)
+    kept = briefing_kept.read(head.kept[1]) if head.kept and head.kept[0] == rules else briefing_kept.NOTHING
+    steps = briefing_log.read_steps(run, kept)
+    items = briefing_now.read_items(run, steps) if "items" in head.holds else []
+    decided = briefing_notices.read_decisions(run, kept) if "cards" in head.holds else {}
     fold = briefing_fold.choose(steps, items, effects, share=shares.log * 4)
-    noticed = briefing_notices.choose_noticed(steps, items, effects, decided)
+    if keep and fold.to_keep is not None:
+        unsettled = briefing_notices.list_unsettled(steps, fold, effects, before=fold.to_keep.think)
+        briefing_kept.write(run, replace(fold.to_keep, unsettled=unsettled), rules=rules, seq=head.seq)
+    noticed = briefing_notices.choose_noticed(steps, fold, effects, decided)
     details = briefing_log.read_details(run, [*fold.live, *noticed])
     edited = frozenset(number for number, decision in decided.items() if decision.verdict == Verdict.EDIT)
     log = briefing_fold.write(fold, steps, details, effects, edited)
@@ -51,7 +59,7 @@ def build(run: int, *, at: datetime | None = None, shares: Shares | None = None)
         log=log.lines,
         log_blocks=log.blocks,
         facts=briefing_now.read_facts(run, head.at, share=shares.facts * 4) if "facts" in head.holds else [],
-        work=briefing_now.write_work(items),
+        work=briefing_now.write_work(items, kept.items_left_out),
         notices=briefing_notices.write_notices(head, steps, details, noticed, effects, decided),
         budget=briefing_now.read_budget(run),
         now=briefing_now.write_now(head),

@@ -2,7 +2,8 @@
 
 When the log outgrows its share, the oldest closed work folds into one line per item, by rule. When and what folds is
 worked out from the tables alone, by going through the thinks of the run in order: each think sees what the one before
-it saw, plus the new lines, until the share is full; only then much is folded at once (down to half of the share).
+it saw, plus the new lines, until the share is full; only then much is folded at once (down to half of the share). What
+was folded at a settled think stays, so it is kept (`briefing_kept`), and the next briefings go on from that think.
 
 A step belongs to the work items whose titles name one of its arguments ("1001", "r12") and that were open at its time.
 """
@@ -14,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
+from runs.engine.briefing_kept import Kept, KeptLine, pass_over
 from runs.engine.briefing_log import (
+    CLOSED_ITEMS_SHOWN,
     REASON_BYTES,
-    THINK,
     Detail,
     Effects,
     Item,
@@ -29,7 +31,7 @@ from runs.engine.briefing_log import (
     shown_arguments,
     write_line,
 )
-from runs.engine.briefing_text import ranges, shorten_text, size
+from runs.engine.briefing_text import Span, join, ranges, shorten_text, size
 
 FOLD_TO = 0.5
 NONE, OPEN = -1, 1 << 60  # places in the order of closing: of a step without items, of what is open
@@ -41,6 +43,7 @@ _WORDS = re.compile(r"\w+(?:[.\-]\w+)*").findall
 _GROWS = re.compile(r'[<>&"\\]').search
 _AMOUNT = re.compile(r"\d+\.\d+")
 _closed_of = attrgetter("closed")
+_step_of = itemgetter("step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +56,8 @@ class Log:
 
 def choose(steps: Steps, items: Sequence[Item], effects: Effects, *, share: int) -> "Fold":
     """Which steps are shown one by one, and the lines that stand for the others. share: bytes."""
-    unlisted = frozenset(row.number for row in steps.rows if row.kind == THINK)
-    fold = Fold(items=items, effects=effects, share=share, unlisted=unlisted)
-    fold.play(steps.finished, steps.thinks)
+    fold = Fold(steps=steps, items=items, effects=effects, share=share)
+    fold.play()
     return fold
 
 
@@ -127,21 +129,26 @@ class Folded:
     label: str = ""
     item: Item | None = None
     rows: list[Row] = field(default_factory=list)
+    kept: list[KeptLine] = field(default_factory=list)  # the line itself without a label, else what was merged into it
     items: dict[str, int] = field(default_factory=dict)  # of the items that were merged into it, how many by state
     bytes: int = 0
+
+    def count_items(self) -> dict[str, int]:
+        return self.items if self.item is None else {self.item.state: 1}
 
 
 @dataclass(kw_only=True)
 class Fold:
     """The state of the folding while the thinks of a run are gone through, and at the end what is shown."""
 
+    steps: Steps
     items: Sequence[Item]
     effects: Effects
     share: int
     live: dict[int, Row] = field(default_factory=dict)
     folded: list[Folded] = field(default_factory=list)
     last_think: int = 0  # the newest settled think that was gone through
-    unlisted: frozenset[int] = frozenset()  # steps that are never listed (thinks): a range may pass over them
+    to_keep: Kept | None = None  # what is to be kept instead of what was: the run has folded since
     # Closed items fold in the order in which they were closed: how many of them are folded, the steps by where they stand
     # in that order, and those for which that was not looked up yet.
     _done: int = 0
@@ -149,18 +156,28 @@ class Fold:
     _new: list[Row] = field(default_factory=list)
     _total: int = 0
 
-    def play(self, finished: Sequence[Row], thinks: Sequence[int]) -> None:
+    def play(self) -> None:
         """Go through the thinks: add what each one saw first, and fold whenever the share is passed."""
+        kept = self.steps.kept
+        self.folded = [_unfold(line) for line in kept.lines]
+        self._total = self.bytes_folded()
+        before = {row.number: row for row in self.steps.rows if row.number < kept.think}
+        self._add([before[number] for number in kept.shown])
+        finished = self.steps.finished
+        thinks = [think for think in self.steps.thinks if think > kept.think]
         numbers = [row.number for row in finished]
         sums = list(accumulate((row.bytes for row in finished), initial=0))
         ends = [bisect_left(numbers, think) for think in thinks]
-        added = 0
-        for before, think, end in zip([0, *thinks], [*thinks, _END], [*ends, len(finished)], strict=True):
-            self.last_think = before
+        added, folded_at = 0, 0
+        for last, think, end in zip([kept.think, *thinks], [*thinks, _END], [*ends, len(finished)], strict=True):
+            if think == _END and folded_at and not self.steps.has_open_before(folded_at):
+                self.to_keep = self._keep(folded_at)
+            self.last_think = last
             if self._total + sums[end] - sums[added] > self.share:
                 self._add(finished[added:end])
                 added = end
                 self._fold(think)
+                folded_at = think
         self._add(finished[added:])
 
     def fold_now(self) -> None:
@@ -175,8 +192,14 @@ class Fold:
         return [self._write(folded) for folded in self.folded]
 
     @cached_property
-    def _closing(self) -> Closing:
-        return Closing(self.items)
+    def unlisted(self) -> frozenset[int]:
+        return self.steps.unlisted
+
+    @cached_property
+    def closing(self) -> Closing:
+        """Of the items that were not folded before: what belonged to one that was, was folded with it."""
+        folded = frozenset(self.steps.kept.folded_items)
+        return Closing([item for item in self.items if item.id not in folded])
 
     def _add(self, rows: Sequence[Row]) -> None:
         self.live |= {row.number: row for row in rows}
@@ -185,7 +208,7 @@ class Fold:
 
     def _find_items(self) -> None:
         for row in self._new:
-            self._steps_of[self._closing.find(row)].append(row.number)
+            self._steps_of[self.closing.find(row)].append(row.number)
         self._new = []
 
     def _fold(self, think: int) -> None:
@@ -202,7 +225,7 @@ class Fold:
             self._merge(target)
 
     def _fold_closed(self, think: int, target: int) -> None:
-        order = self._closing.order
+        order = self.closing.order
         end = bisect_left(order, think, key=_closed_of)
         while self._done < end and self._total > target:
             item = order[self._done]
@@ -257,8 +280,8 @@ class Fold:
         merged = Folded(label="older closed work", bytes=400)
         for each in self.folded[:count]:
             merged.rows += each.rows
-            states = each.items if each.item is None else {each.item.state: 1}
-            for state, number in states.items():
+            merged.kept += each.kept
+            for state, number in each.count_items().items():
                 merged.items[state] = merged.items.get(state, 0) + number
         merged.rows.sort()
         self._total += merged.bytes - sum(each.bytes for each in self.folded[:count])
@@ -267,6 +290,8 @@ class Fold:
     def _write(self, folded: Folded) -> Line:
         """Which steps they were; of an item, each effect with its exact identity, of many, how many there were."""
         line: Line
+        if not folded.label and folded.item is None:
+            return folded.kept[0].line
         if folded.item is not None:
             item = folded.item
             line = {"item": item.ref, "title": shorten_text(item.title, REASON_BYTES), "state": item.state}
@@ -275,14 +300,14 @@ class Fold:
             line = {"folded": folded.label}
         if folded.items:
             line["items"] = dict(sorted(folded.items.items()))
-        if folded.rows:
-            line["steps"] = ranges([row.number for row in folded.rows], self.unlisted)
+        if spans := self._spans(folded):
+            line["steps"] = ranges(spans)
         acted = [row for row in folded.rows if row.tool in self.effects]
-        if folded.items or len(acted) > EFFECTS_TOLD:
-            told = dict(sorted(Counter(f"{row.tool} {outcome_of(row)}" for row in folded.rows).items()))
-            return line | {"tools": told}
-        if acted:
-            line["effects"] = [
+        told = [effect for each in folded.kept for effect in each.line.get("effects", ())]
+        if folded.items or len(acted) + len(told) > EFFECTS_TOLD or any("tools" in each.line for each in folded.kept):
+            return line | {"tools": dict(sorted(_count_tools(folded).items()))}
+        if acted or told:
+            new = [
                 {
                     "step": row.number,
                     "tool": row.tool,
@@ -291,7 +316,57 @@ class Fold:
                 }
                 for row in acted
             ]
+            line["effects"] = sorted([*told, *new], key=_step_of)
         return line
+
+    def _spans(self, folded: Folded) -> list[Span]:
+        spans = [(row.number, row.number) for row in folded.rows]
+        if folded.kept:
+            spans = sorted([*spans, *((first, last) for each in folded.kept for first, last in each.spans)])
+        return join(spans, self.unlisted)
+
+    def _keep(self, think: int) -> Kept:
+        """What stays of a fold at a settled think; from here on, this goes on from what is kept as well."""
+        before, thinks, shown = self.steps.kept, self.steps.thinks, sorted(self.live)
+        lines = [
+            KeptLine(
+                line=self._write(each),
+                bytes=each.bytes,
+                spans=self._spans(each),
+                tools=_count_tools(each),
+                items=each.count_items(),
+            )
+            for each in self.folded
+        ]
+        self.folded = [_unfold(line) for line in lines]
+        folded = [*before.folded_items, *(item.id for item in self.closing.order[: self._done])]
+        recent = folded[-CLOSED_ITEMS_SHOWN:]
+        gone = frozenset(folded) - frozenset(recent)
+        known = [item for item in self.items if item.id not in gone]
+        named = {number for item in known for number in (item.opened, item.closed)}
+        return Kept(
+            think=think,
+            lines=lines,
+            shown=shown,
+            cuts=sorted({cut for cut in (thinks[bisect_left(thinks, number)] for number in shown) if cut < think}),
+            passed=pass_over(sorted(self.unlisted), [*shown, *(last for line in lines for _, last in line.spans)]),
+            items=[item.id for item in known],
+            folded_items=recent,
+            last_item=max([before.last_item, *(item.id for item in self.items)]),
+            items_left_out=before.items_left_out + len(gone),
+            numbers={ident: number for ident, number in self.steps.numbers.items() if number in named},
+        )
+
+
+def _unfold(line: KeptLine) -> Folded:
+    return Folded(kept=[line], items=line.items, bytes=line.bytes)
+
+
+def _count_tools(folded: Folded) -> Counter[str]:
+    tools = Counter([f"{row.tool} {outcome_of(row)}" for row in folded.rows])
+    for each in folded.kept:
+        tools.update(each.tools)
+    return tools
 
 
 def _size_about(text: str) -> int:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from runs import sql
 from runs.agents import Agent, Tool
+from runs.engine.briefing_kept import Kept
 from runs.engine.briefing_text import load, shorten, shorten_strings, shorten_text
 from runs.states import EXPLAIN, STEP_FINAL, StepKind, StepState
 
@@ -14,6 +15,7 @@ RESULT_BYTES = 4_000
 RESULT_BYTES_OF = {"recall": 16_400, "record_fact": 600}
 ARGUMENT_BYTES = 2_000
 REASON_BYTES = 600
+CLOSED_ITEMS_SHOWN = 40
 _LINE_BYTES = 70
 # As plain text: the rows are many, and comparing with an enumeration takes longer than all the rest.
 _FINAL = frozenset(str(state) for state in STEP_FINAL)
@@ -26,7 +28,7 @@ type Effects = Mapping[str, Tool]
 
 
 class Row(NamedTuple):
-    """What is read of every step, however many: `arguments` is JSON text, `bytes` about what its line takes."""
+    """What is read of every step that is not folded yet: `arguments` is JSON text, `bytes` about what its line takes."""
 
     number: int
     kind: str
@@ -40,6 +42,7 @@ class Row(NamedTuple):
 class Item(NamedTuple):
     """A work item, and the numbers of the steps that opened and closed it."""
 
+    id: int
     ref: str
     title: str
     state: str
@@ -50,8 +53,13 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """All steps of a run: the rows, their numbers by id, and the numbers of the thinks whose reply was carried out."""
+    """The steps of a run, but for what is folded already: the rows, numbers by id, and the thinks that were carried out.
 
+    From the think at which it was folded on, all; of those before it the shown and the unsettled ones. Of the thinks
+    before it, those after which a block of shown lines begins.
+    """
+
+    kept: Kept
     rows: list[Row]
     numbers: dict[int, int]
     thinks: list[int]
@@ -63,7 +71,17 @@ class Steps:
 
     @property
     def finished(self) -> list[Row]:
-        return [row for row in self.rows if row.state in _FINAL and row.kind != THINK]
+        """Those that are not part of what is kept."""
+        since = self.kept.think
+        return [row for row in self.rows if row.number > since and row.state in _FINAL and row.kind != THINK]
+
+    @property
+    def unlisted(self) -> frozenset[int]:
+        """The thinks: never listed, so a range may pass over them."""
+        return frozenset([*self.kept.passed, *(row.number for row in self.rows if row.kind == THINK)])
+
+    def has_open_before(self, think: int) -> bool:
+        return any(row.number < think and row.state not in _FINAL for row in self.rows)
 
 
 class Detail(NamedTuple):
@@ -82,14 +100,15 @@ class Detail(NamedTuple):
     subject: str
 
 
-def read_steps(run: int) -> Steps:
-    """Read every step of a run, as little of each as the choice of what to show needs.
+def read_steps(run: int, kept: Kept) -> Steps:
+    """Read the steps of a run that what is kept does not stand for, as little of each as the choice of what to show needs.
 
     By columns, each in one piece: of thousands of rows, most of the time would go into taking them apart.
     """
-    arguments, kinds, states, *columns = sql.fetch_row(_ROWS, {"run": run})
+    wanted = {"run": run, "since": kept.think, "before": sql.array(kept.before)}
+    arguments, kinds, states, *columns = sql.fetch_row(_ROWS, wanted)
     if arguments is None:
-        return Steps(rows=[], numbers={}, thinks=[], last_reply=0)
+        return Steps(kept=kept, rows=[], numbers={}, thinks=[], last_reply=0)
     ids, numbers, tools, sizes, replayed = map(load, columns)
     table = zip(numbers, kinds.split(), states.split(), tools, arguments.split("\n"), sizes, replayed, strict=True)
     rows = list(map(Row._make, table))
@@ -98,14 +117,18 @@ def read_steps(run: int) -> Steps:
     thinks = [row.number for row in thought if row.state == _DONE]
     replied = [row.number for row in thought if row.state in (_DONE, _FAILED)]
     return Steps(
-        rows=rows, numbers=dict(zip(ids, numbers, strict=True)), thinks=thinks, last_reply=max(replied, default=0)
+        kept=kept,
+        rows=rows,
+        numbers=kept.numbers | dict(zip(ids, numbers, strict=True)),
+        thinks=[*kept.cuts, *thinks],
+        last_reply=max(replied, default=0),
     )
 
 
 def read_details(run: int, numbers: Iterable[int]) -> dict[int, Detail]:
     """Read these steps as they are shown."""
     wanted = sorted(set(numbers))
-    rows = sql.fetch_all(_DETAILS, {"run": run, "numbers": wanted}) if wanted else []
+    rows = sql.fetch_all(_DETAILS, {"run": run, "numbers": sql.array(wanted)}) if wanted else []
     results = _load_all(["null" if result is None or bytes_cut else result for _, _, result, bytes_cut, *_ in rows])
     return {
         number: Detail(number, load(asked) if asked else {}, result if bytes_cut else whole, bytes_cut, *rest)
@@ -191,22 +214,22 @@ _ROWS = f"""
                  {_LINE_BYTES} + least(octet_length(error), {REASON_BYTES}) + least(coalesce(result_bytes, 0), {_MOST})
                      AS bytes,
                  replay_of_id IS NOT NULL AS replayed
-          FROM runs_step s WHERE run_id = %(run)s ORDER BY number OFFSET 0) s
+          FROM runs_step s
+          WHERE run_id = %(run)s AND (number >= %(since)s OR number = ANY(%(before)s::integer[])) ORDER BY number OFFSET 0) s
 """
 
 _DETAILS = f"""
     SELECT s.number, CASE WHEN s.asked <> s.arguments THEN s.asked::text END,
            CASE WHEN r.cut THEN left(s.result::text, m.most) ELSE s.result::text END,
            CASE WHEN r.cut THEN octet_length(s.result::text) END,
-           s.error, s.again, s.tries, o.number, coalesce(f.name, ''),
+           s.error, s.again, s.tries,
+           CASE WHEN s.replay_of_id IS NOT NULL THEN (SELECT o.number FROM runs_step o WHERE o.id = s.replay_of_id) END,
+           CASE WHEN s.fact_id IS NULL THEN '' ELSE (SELECT f.name FROM runs_fact f WHERE f.id = s.fact_id) END,
            coalesce(CASE WHEN s.kind = 'check' THEN
                (SELECT c.outcome FROM runs_factcheck c WHERE c.step_id = s.id ORDER BY c.id DESC LIMIT 1) END, ''),
-           coalesce(k.tool, '')
+           CASE WHEN s.subject_id IS NULL THEN '' ELSE (SELECT k.tool FROM runs_key k WHERE k.id = s.subject_id) END
     FROM runs_step s
     CROSS JOIN LATERAL (SELECT {_MOST} AS most) m
     CROSS JOIN LATERAL (SELECT s.result_bytes > m.most AND octet_length(s.result::text) > m.most AS cut) r
-    LEFT JOIN runs_step o ON o.id = s.replay_of_id
-    LEFT JOIN runs_fact f ON f.id = s.fact_id
-    LEFT JOIN runs_key k ON k.id = s.subject_id
-    WHERE s.run_id = %(run)s AND s.number = ANY(%(numbers)s) ORDER BY s.number
+    WHERE s.run_id = %(run)s AND s.number = ANY(%(numbers)s::integer[]) ORDER BY s.number
 """

@@ -5,25 +5,25 @@ rejected or dropped, and whose same intent has not been done since.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from runs import sql
-from runs.engine.briefing_fold import NONE, OPEN, Closing
+from runs.engine.briefing_fold import NONE, OPEN, Fold
+from runs.engine.briefing_kept import Kept
 from runs.engine.briefing_log import (
     REASON_BYTES,
     Detail,
     Effects,
-    Item,
     Row,
     Steps,
     shown_arguments,
 )
 from runs.engine.briefing_now import Head
 from runs.engine.briefing_text import dump, load, shorten, shorten_text
-from runs.models import Amendment, Approval, Decision
+from runs.models import Amendment, Approval
 from runs.states import STEP_OPEN, ApprovalState, StepKind, StepState, Verdict
 
 OLD_SHOWN = 20
@@ -35,7 +35,7 @@ _LAST_THINK = (
     " the outcome as it is. You may use plan and record_fact in the same reply; every other call is refused."
 )
 _OPEN = frozenset(str(state) for state in STEP_OPEN)
-_DONE = str(StepState.DONE)
+_IN_DOUBT = str(StepState.IN_DOUBT)
 _number_of = attrgetter("number")
 
 type Notice = dict[str, Any]
@@ -51,16 +51,12 @@ class Decided:
     by: str
 
 
-def read_decisions(run: int) -> dict[int, Decided]:
-    """The last decision about each step that took effect, by the step's number; an edit stays one when it is approved."""
-    rows = (
-        Decision.objects.filter(approval__run_id=run, approval__step__isnull=False)
-        # Neither what can still be undone, nor one of several voices.
-        .exclude(approval__state=ApprovalState.PENDING)
-        .exclude(verdict=Verdict.EXPLAIN)
-        .order_by("pk")
-        .values_list("approval__step__number", "verdict", "comment", "answer", "by__username")
-    )
+def read_decisions(run: int, kept: Kept) -> dict[int, Decided]:
+    """The last decision that took effect, of each step that is not just folded, by its number.
+
+    An edit stays one when it is approved.
+    """
+    rows = sql.fetch_all(_DECISIONS, {"run": run, "since": kept.think, "before": sql.array(kept.before)})
     decided: dict[int, Decided] = {}
     for number, verdict, comment, answer, by in rows:
         before = decided.pop(number, None)
@@ -72,15 +68,14 @@ def read_decisions(run: int) -> dict[int, Decided]:
     return decided
 
 
-def choose_noticed(steps: Steps, items: Sequence[Item], effects: Effects, decided: Mapping[int, Decided]) -> set[int]:
+def choose_noticed(steps: Steps, fold: Fold, effects: Effects, decided: Mapping[int, Decided]) -> set[int]:
     """The numbers of the steps that a notice is about, the last reply among them."""
     after = bisect_right(steps.rows, steps.last_think, key=_number_of)
     recent = [row for row in steps.rows[after:] if row.kind != StepKind.THINK]
     chosen = {row.number for row in recent if row.state in _BAD or row.state in _OPEN or row.replayed}
     chosen |= {row.number for row in recent if row.number in decided}
-    odd = [row for row in steps.rows if row.state != _DONE]
-    chosen |= {row.number for row in _unsettled(steps, odd, items, effects)}
-    chosen |= {row.number for row in odd if row.state == StepState.IN_DOUBT}
+    chosen |= set(list_unsettled(steps, fold, effects, before=steps.last_think)[-OLD_SHOWN:])
+    chosen |= {row.number for row in steps.rows if row.state == _IN_DOUBT}
     return chosen | ({steps.last_reply} if steps.last_reply else set())
 
 
@@ -109,13 +104,16 @@ def write_notices(
     return notices + (_asked_for_more(head.id, rows, effects) if "cards" in head.holds else [])
 
 
-def _unsettled(steps: Steps, odd: Sequence[Row], items: Sequence[Item], effects: Effects) -> list[Row]:
-    """Calls from before the last think that led nowhere, the newest of each intent, unless it or its item is done.
-
-    odd: the steps that are not done.
-    """
+def list_unsettled(steps: Steps, fold: Fold, effects: Effects, *, before: int) -> list[int]:
+    """Calls from before a think that led nowhere, the newest of each intent, unless it or its item is done."""
+    known = frozenset(steps.kept.unsettled)
     bad = [
-        r for r in odd if r.number <= steps.last_think and r.state in _BAD and r.kind in (StepKind.ACT, StepKind.FINISH)
+        row
+        for row in steps.rows
+        if row.state in _BAD
+        and row.number < before
+        and row.kind in (StepKind.ACT, StepKind.FINISH)
+        and (row.number > steps.kept.think or row.number in known)
     ]
     if not bad:
         return []
@@ -126,9 +124,8 @@ def _unsettled(steps: Steps, odd: Sequence[Row], items: Sequence[Item], effects:
         if row.tool in tools and row.number >= bad[0].number and row.kind in (StepKind.ACT, StepKind.FINISH):
             newest[intents.get(row.number) or _intent(row, effects)] = row.number
     open_bad = [row for row in bad if newest[intents[row.number]] == row.number]
-    closing = Closing(items)
     # An item that was closed after the step has settled what the step left open.
-    return [row for row in open_bad if closing.find(row) in (NONE, OPEN)][-OLD_SHOWN:]
+    return [row.number for row in open_bad if fold.closing.find(row) in (NONE, OPEN)]
 
 
 def _intent(row: Row, effects: Effects) -> str:
@@ -259,6 +256,16 @@ def _last_reply(steps: Steps, details: Mapping[int, Detail]) -> list[Notice]:
     notice: Notice = {"notice": kind, "reply": detail.number, "reason": shorten_text(detail.error, REASON_BYTES)}
     return [notice | ({"text": shorten_text(text, REASON_BYTES)} if text and kind != "cut_off" else {})]
 
+
+# Neither what can still be undone, nor one of several voices.
+_DECISIONS = """
+    SELECT s.number, d.verdict, d.comment, d.answer, u.username
+    FROM runs_step s
+    JOIN runs_approval a ON a.step_id = s.id AND a.state <> 'pending'
+    JOIN runs_decision d ON d.approval_id = a.id AND d.verdict <> 'explain'
+    JOIN auth_user u ON u.id = d.by_id
+    WHERE s.run_id = %(run)s AND (s.number >= %(since)s OR s.number = ANY(%(before)s::integer[])) ORDER BY d.id
+"""
 
 _CHANGED = """
     SELECT f.name, o.value::text, v.value::text, s.number

@@ -1,6 +1,6 @@
 """What the briefing says as of now: facts with age and state, the work, the budget, the time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -10,12 +10,11 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 
 from runs import sql
-from runs.engine.briefing_log import Item
+from runs.engine.briefing_log import CLOSED_ITEMS_SHOWN, Item, Steps
 from runs.engine.briefing_text import load, shorten, size
 from runs.models.budget import DIMENSIONS
 from runs.states import StepKind, StepState, WorkState
 
-CLOSED_ITEMS_SHOWN = 40
 _LEAST_VALUE_BYTES = 200
 _OPEN = str(WorkState.OPEN)
 
@@ -36,6 +35,8 @@ class Head:
     last_thought_at: datetime | None
     at: datetime
     told_at: datetime | None  # when the last settled think was told what it knew
+    seq: int  # of the run's journal
+    kept: tuple[str, str] | None  # what is kept of its fold, and by which rules
     holds: frozenset[str]  # which of `HOLDINGS` the run has any of; the others need not be asked for
 
 
@@ -56,18 +57,19 @@ def read_head(run: int, at: datetime | None) -> Head:
         last_thought_at=row[9],
         at=row[10],
         told_at=row[11],
-        holds=frozenset(name for name, held in zip(HOLDINGS, row[12:], strict=True) if held),
+        seq=row[12],
+        kept=None if row[13] is None else (row[13], row[14]),
+        holds=frozenset(name for name, held in zip(HOLDINGS, row[15:], strict=True) if held),
     )
 
 
-def read_items(run: int, numbers: Mapping[int, int]) -> list[Item]:
-    """numbers: of the run's steps, by id."""
-    rows = sql.fetch_all(
-        "SELECT ref, title, state, outcome, opened_by_id, closed_by_id FROM runs_workitem WHERE run_id = %s ORDER BY id",
-        [run],
-    )
+def read_items(run: int, steps: Steps) -> list[Item]:
+    """The work items that are not folded, and those folded ones that <work> still shows."""
+    kept, numbers = steps.kept, steps.numbers
+    rows = sql.fetch_all(_ITEMS, {"run": run, "known": kept.last_item, "ids": sql.array(kept.items)})
     return [
         Item(
+            ident,
             ref,
             title,
             state,
@@ -76,12 +78,12 @@ def read_items(run: int, numbers: Mapping[int, int]) -> list[Item]:
             # Closed by a person rather than by a step: as of the beginning, so that it may fold.
             numbers.get(closed_by, None if state == _OPEN else opened),
         )
-        for ref, title, state, outcome, opened_by, closed_by in rows
+        for ident, ref, title, state, outcome, opened_by, closed_by in rows
     ]
 
 
-def write_work(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """All open items, verbatim, and the ones closed last."""
+def write_work(items: Sequence[Item], left_out: int = 0) -> list[dict[str, Any]]:
+    """All open items, verbatim, and the ones closed last. left_out: how many were closed earlier and are not among them."""
     ended = sorted((i for i in items if i.state != _OPEN), key=lambda i: i.closed or 0)
     recent = {i.ref for i in ended[-CLOSED_ITEMS_SHOWN:]}
     lines: list[dict[str, Any]] = []
@@ -90,8 +92,8 @@ def write_work(items: Sequence[Item]) -> list[dict[str, Any]]:
             lines.append({"item": item.ref, "title": item.title, "state": item.state})
         elif item.ref in recent:
             lines.append({"item": item.ref, "title": item.title, "state": item.state, "outcome": item.outcome})
-    if len(ended) > len(recent):
-        lines.append({"and": len(ended) - len(recent), "state": "closed or dropped earlier"})
+    if earlier := len(ended) - len(recent) + left_out:
+        lines.append({"and": earlier, "state": "closed or dropped earlier"})
     return lines
 
 
@@ -230,13 +232,20 @@ _HEAD = f"""
     SELECT r.id, r.uid, r.agent, r.goal, r.constraints::text, r.inputs::text, r.created_at, r.deadline_at,
            r.expires_at, r.last_thought_at, coalesce(%(at)s::timestamptz, lw_now()), coalesce(
                (SELECT max(a.taken_at) FROM runs_attempt a WHERE a.step_id = t.id), t.began_at, t.created_at),
+           r.journal_seq, k.rules, k.state,
            {", ".join(f"EXISTS (SELECT {rest})" for rest in HOLDINGS.values())}
-    FROM runs_run r LEFT JOIN LATERAL (
+    FROM runs_run r LEFT JOIN runs_keptfold k ON k.run_id = r.id LEFT JOIN LATERAL (
         SELECT s.id, s.began_at, s.created_at FROM runs_step s
         WHERE s.run_id = r.id AND s.kind = '{StepKind.THINK}' AND s.state = '{StepState.DONE}'
         ORDER BY s.number DESC LIMIT 1
     ) t ON true
     WHERE r.id = %(run)s
+"""
+
+_ITEM = "SELECT id, ref, title, state, outcome, opened_by_id, closed_by_id FROM runs_workitem"
+_ITEMS = f"""
+    {_ITEM} WHERE id = ANY(%(ids)s::bigint[])
+    UNION ALL {_ITEM} WHERE run_id = %(run)s AND id > %(known)s ORDER BY id
 """
 
 _FACTS = """

@@ -2,12 +2,14 @@
 
 import json
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from runs.agents import Json
+
+type Span = tuple[int, int]  # the first and the last one of numbers that follow each other
 
 # What a reader cannot see, or what turns the text around it: C1 controls, format and bidi characters, fillers, variation
 # selectors, tags, line separators, lone surrogates. In JSON outside of strings none of them occurs.
@@ -87,19 +89,24 @@ def shorten_strings(value: Json, most: int) -> Json:
     return value
 
 
-def ranges(numbers: Sequence[int], passed: Container[int] = ()) -> str:
-    """Ascending numbers as text: 3-9,12,15-20. A range may pass over the numbers in `passed`."""
-    parts: list[list[int]] = []
+def join(spans: Iterable[Span], passed: Container[int] = ()) -> list[Span]:
+    """Ascending spans, those that touch made one. A span may pass over the numbers in `passed`."""
+    joined: list[Span] = []
     expected = 0
-    for number in numbers:
+    for first, last in spans:
         while expected in passed:
             expected += 1
-        if parts and number == expected:
-            parts[-1][1] = number
+        if joined and first == expected:
+            joined[-1] = joined[-1][0], last
         else:
-            parts.append([number, number])
-        expected = number + 1
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+            joined.append((first, last))
+        expected = last + 1
+    return joined
+
+
+def ranges(spans: Iterable[Span]) -> str:
+    """Spans as text: 3-9,12,15-20."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ from runs.models.notice import Notice
 from runs.models.price import Price
 from runs.models.process import Process
 from runs.models.provider import ProviderLimit, ProviderTurn
-from runs.models.run import Amendment, Run, WorkItem
+from runs.models.run import Amendment, KeptFold, Run, WorkItem
 from runs.models.step import Attempt, Step
 from runs.models.switch import Switch, SwitchAck
 
@@ -37,6 +37,7 @@ __all__ = [
     "FactUse",
     "FactVersion",
     "JournalEntry",
+    "KeptFold",
     "Key",
     "KeyAlias",
     "LedgerEntry",

@@ -129,7 +129,7 @@ class Amendment(models.Model):
 class WorkItem(models.Model):
     """Outstanding work as an explicit list; a run is not finished while one is open."""
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="work")
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="work", db_index=False)
     ref = models.CharField(max_length=20)  # w1, w2, … within the run
     title = models.TextField()
     state = models.CharField(max_length=10, choices=WorkState, default=WorkState.OPEN)
@@ -148,6 +148,22 @@ class WorkItem(models.Model):
                 | (~Q(state=WorkState.OPEN) & Q(closed_at__isnull=False)),
             ),
         ]
+        indexes = [models.Index(name="work_by_run", fields=["run", "id"])]
 
     def __str__(self) -> str:
         return f"{self.ref} of run {self.run_id}"
+
+
+class KeptFold(models.Model):
+    """How much of a run's log is folded: derived from its steps and work items, and may be deleted at any time.
+
+    Written by `runs.engine.briefing_kept` alone; the guard of the steps deletes it.
+    """
+
+    run = models.OneToOneField(Run, on_delete=models.CASCADE, related_name="+", primary_key=True)
+    think = models.PositiveIntegerField()  # the think at which it folded last
+    rules = models.CharField(max_length=64)
+    state = models.TextField()
+
+    def __str__(self) -> str:
+        return f"fold of run {self.run_id} at step {self.think}"
