@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter, methodcaller
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import DEFAULT_DB_ALIAS, connection, connections
@@ -37,6 +36,8 @@ def finish(statement: str, params: Params = (), *, shared: bool = False) -> None
     the transaction it is run at once. shared: it locks what others wait for, and comes after all that do not.
     """
     database = _database()
+    # As any statement would say it now: later nobody hears of it.
+    database.validate_no_broken_transaction()
     if database.in_atomic_block and not database.savepoint_ids:
         (database.last_shared if shared else database.last).append((statement, params))
     else:
@@ -124,19 +125,16 @@ def _ask(statement: str, params: Params, take: Callable[[Any], Any]) -> Any:
             return take(listened)
     database.validate_no_broken_transaction()
     with database.wrap_database_errors:
-        cursor = _cursors.get(database.connection)
-        if cursor is None:
-            cursor = _cursors[database.connection] = database.connection.cursor()
+        cursor = database.kept_cursor
+        if cursor is None or cursor.connection is not database.connection:
+            cursor = database.kept_cursor = database.connection.cursor()
+        # The rows of a statement are taken before the next one is run.
         cursor.execute(statement, params)
         return take(cursor)
 
 
 def _database() -> DatabaseWrapper:
     return cast("DatabaseWrapper", connections[DEFAULT_DB_ALIAS])
-
-
-# One for each connection: the rows of a statement are taken before the next one is run.
-_cursors: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 def fill[T](shape: type[T], row: Sequence[Any]) -> T:

@@ -6,6 +6,7 @@ A round trip to the server takes longer than most statements, and what one proce
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from django.db import DatabaseError
 from django.db.backends.postgresql import base
 from psycopg import ClientCursor
 from psycopg.pq import TransactionStatus
@@ -17,6 +18,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     """`last`, then `last_shared`: statements with their parameters, run at the end of the transaction.
 
     `after`: without any, run after it. All are forgotten when it is rolled back.
+    `kept_cursor`: that of `runs.sql`, of this connection or of one before it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -24,6 +26,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self.last: list[_Statement] = []
         self.last_shared: list[_Statement] = []
         self.after: list[str] = []
+        self.kept_cursor: Any = None
 
     def _commit(self) -> None:
         last, after = self._forget()
@@ -39,8 +42,15 @@ class DatabaseWrapper(base.DatabaseWrapper):
                 for statement in after:
                     cursor.execute(statement)
         else:
-            with self.wrap_database_errors:
-                self._commit_with(last, after)
+            try:
+                with self.wrap_database_errors:
+                    self._commit_with(last, after)
+            except DatabaseError:
+                raise
+            except BaseException:
+                # After an error of the database Django rolls back, after any other one it would leave the transaction open.
+                self.close()
+                raise
 
     def _commit_with(self, last: Sequence[_Statement], after: Sequence[str]) -> None:
         """One message, which the server runs statement by statement. What comes after the COMMIT commits by itself."""
@@ -58,6 +68,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def close(self) -> None:
         self._forget()
+        self.kept_cursor = None
         super().close()
 
     def _forget(self) -> tuple[list[_Statement], list[str]]:

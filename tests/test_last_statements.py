@@ -1,0 +1,210 @@
+"""The last statement of a transaction goes with its commit (`sql.finish`): what it refuses undoes the transaction, what was
+registered in vain never runs, and the connection is as good as new afterwards."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+from django.db import DatabaseError, OperationalError, connection, transaction
+from django.db.transaction import TransactionManagementError
+from psycopg.pq import TransactionStatus
+
+from runs import budgets, sql
+from runs.agents import Json
+from runs.budgets import Amounts, Pricing
+from runs.models import LedgerEntry, Run
+from tests.test_budgets import reserve, usd
+from tests.writers import person, start
+
+__all__ = ["person"]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HALF, TENTH = Decimal("0.50"), Decimal("0.10")
+UNSETTLED, SETTLED = (0, HALF, 0), (TENTH, 0, 0)
+HOSTILE = "'); COMMIT; DROP TABLE runs_run; -- \\'; $$ %s %% \\ \u2028 /* \U0001f600 \""
+
+
+@pytest.fixture
+def run(person: User) -> Run:
+    return start(person)
+
+
+def write(run: Run) -> None:
+    sql.execute("UPDATE runs_run SET end_reason = end_reason || 'x' WHERE id = %s", [run.pk])
+
+
+def transact(*statements: Callable[[], object]) -> None:
+    with transaction.atomic():
+        for each in statements:
+            each()
+
+
+def fail() -> None:
+    raise ZeroDivisionError
+
+
+def seen(run: Run) -> str:
+    """What others see of what `write` wrote."""
+    with psycopg.connect(**sql.connection_parameters()) as other:
+        row = other.execute("SELECT end_reason FROM runs_run WHERE id = %s", [run.pk]).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+@contextmanager
+def locked(run: Run) -> Iterator[psycopg.Connection]:
+    """Somebody else has his turn on a budget."""
+    with psycopg.connect(**sql.connection_parameters() | {"autocommit": False}) as other:
+        other.execute("SELECT lw_queue_for_budget(%s)", [run.pk])
+        yield other
+        if not other.closed:
+            other.rollback()
+
+
+def expect_clean(run: Run) -> None:
+    """The next transaction on this connection commits what it wrote, and nothing else."""
+    before, booked = seen(run), usd(run)
+    with transaction.atomic():
+        write(run)
+    assert seen(run) == before + "x"
+    assert usd(run) == booked
+    assert connection.get_autocommit()
+    assert not connection.in_atomic_block
+    assert connection.connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+class TestRefused:
+    @pytest.mark.parametrize("asked_before", [True, False])
+    @pytest.mark.parametrize("listened", [True, False])
+    def test_a_last_statement_that_fails_undoes_its_transaction(
+        self, run: Run, asked_before: bool, listened: bool
+    ) -> None:
+        connection.force_debug_cursor = listened
+        try:
+            with pytest.raises(DatabaseError, match="division by zero"):
+                transact(
+                    *([lambda: write(run)] if asked_before else []),
+                    lambda: sql.finish("UPDATE runs_run SET end_reason = 'last' WHERE id = %s", [run.pk]),
+                    lambda: sql.finish("SELECT 1 / %s", [0], shared=True),
+                )
+        finally:
+            connection.force_debug_cursor = False
+        assert seen(run) == ""
+        expect_clean(run)
+
+    def test_a_settlement_that_waits_too_long_is_refused_whole_and_can_be_written_again(self, run: Run) -> None:
+        attempt = reserve(run, usd=HALF)
+        with locked(run), pytest.raises(OperationalError, match="lock timeout"):
+            transact(
+                lambda: sql.execute("SET LOCAL lock_timeout = 50"),
+                lambda: write(run),
+                lambda: budgets.settle(attempt, Amounts(usd=TENTH)),
+            )
+        assert (seen(run), usd(run)) == ("", UNSETTLED)
+        expect_clean(run)
+        with transaction.atomic():
+            budgets.settle(attempt, Amounts(usd=TENTH))
+        assert usd(run) == SETTLED
+
+    def test_a_settlement_whose_connection_is_cut_is_refused_whole_and_can_be_written_again(self, run: Run) -> None:
+        attempt = reserve(run, usd=HALF)
+        (pid,) = sql.fetch_row("SELECT pg_backend_pid()")
+        with locked(run) as other, pytest.raises(OperationalError):
+            transact(
+                lambda: write(run),
+                lambda: other.execute("SELECT pg_terminate_backend(%s)", [pid]),
+                lambda: budgets.settle(attempt, Amounts(usd=TENTH)),
+            )
+        connection.close()
+        assert (seen(run), usd(run)) == ("", UNSETTLED)
+        expect_clean(run)
+        with transaction.atomic():
+            budgets.settle(attempt, Amounts(usd=TENTH))
+        assert usd(run) == SETTLED
+
+    def test_what_fails_after_the_commit_is_told_but_undoes_nothing(self, run: Run) -> None:
+        with pytest.raises(DatabaseError, match="division by zero"):
+            transact(lambda: write(run), lambda: sql.run_after_commit("SELECT 1 / 0"))
+        assert seen(run) == "x"
+        expect_clean(run)
+
+    def test_what_cannot_be_written_down_undoes_its_transaction(self, run: Run) -> None:
+        """It is no error of the database, after which Django would roll back."""
+        with pytest.raises(UnicodeEncodeError):
+            transact(
+                lambda: write(run),
+                lambda: sql.finish("UPDATE runs_run SET end_reason = %s WHERE id = %s", ["\ud800", run.pk]),
+            )
+        assert seen(run) == ""
+        expect_clean(run)
+
+
+class TestInVain:
+    def test_an_exception_after_a_settlement_takes_it_back(self, run: Run) -> None:
+        attempt = reserve(run, usd=HALF)
+        with pytest.raises(ZeroDivisionError):
+            transact(lambda: budgets.settle(attempt, Amounts(usd=TENTH)), fail)
+        expect_clean(run)
+        assert usd(run) == UNSETTLED
+
+    def test_a_savepoint_that_is_rolled_back_takes_its_own_settlement_back_and_no_other(self, run: Run) -> None:
+        kept, lost = reserve(run, usd=TENTH), reserve(run, usd=HALF)
+        with transaction.atomic():
+            budgets.settle(kept, Amounts(usd=TENTH))
+            with pytest.raises(ZeroDivisionError):
+                transact(lambda: budgets.settle(lost, Amounts(usd=TENTH)), fail)
+        assert usd(run) == (TENTH, HALF, 0)
+        expect_clean(run)
+
+    def test_nothing_is_settled_in_a_block_that_will_be_rolled_back(self, run: Run) -> None:
+        """Whoever settles there is told, as by any other statement."""
+        attempt = reserve(run, usd=HALF)
+        with transaction.atomic():
+            write(run)
+            transaction.set_rollback(True)
+            with pytest.raises(TransactionManagementError):
+                budgets.settle(attempt, Amounts(usd=TENTH))
+        expect_clean(run)
+        assert usd(run) == UNSETTLED
+
+    def test_a_settlement_without_a_connection_is_told_and_does_not_join_another_transaction(self, run: Run) -> None:
+        attempt = reserve(run, usd=HALF)
+        with transaction.atomic():
+            write(run)
+            connection.close()
+            with pytest.raises(TransactionManagementError):
+                budgets.settle(attempt, Amounts(usd=TENTH))
+        expect_clean(run)
+        assert usd(run) == UNSETTLED
+
+
+class TestText:
+    @pytest.mark.parametrize("standard", ["on", "off"])
+    def test_hostile_texts_are_kept_as_they_are(self, run: Run, standard: str) -> None:
+        sql.execute(f"SET standard_conforming_strings = {standard}")
+        attempt = reserve(run, usd=HALF)
+        deep: Json = {HOSTILE: [HOSTILE, {"long": HOSTILE * 10_000}]}
+        try:
+            with transaction.atomic():
+                pricing = Pricing(model=HOSTILE, usage=deep, price=[HOSTILE])
+                budgets.settle(attempt, Amounts(usd=TENTH), pricing=pricing, note=HOSTILE)
+        finally:
+            connection.close()
+        entry = LedgerEntry.objects.get(attempt=attempt, kind="settle")
+        assert (entry.note, entry.model, entry.usage, entry.price) == (HOSTILE, HOSTILE[:100], deep, [HOSTILE])
+
+
+def test_a_connection_that_was_closed_is_forgotten(run: Run) -> None:
+    """A web process makes one for each request."""
+    sql.fetch_row("SELECT 1")
+    sql.fetch_row("SELECT 1")
+    closed = weakref.ref(connection.connection)
+    connection.close()
+    sql.fetch_row("SELECT 1")
+    gc.collect()
+    assert closed() is None
