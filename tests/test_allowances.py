@@ -1,5 +1,7 @@
 """Allowances hold many runs together: by agent, label or all, by the clock of a zone, with the reservations of the ledger."""
 
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -17,7 +19,7 @@ from runs.models import Allowance, AllowanceWindow, JournalEntry, Run
 from runs.states import StepKind, WaitingFor
 from tests.engine_tools import Engine, call, engine, shop_process, workers
 from tests.people import make_person
-from tests.writers import errors, open_attempt, person, shifted, start, start_child, together
+from tests.writers import errors, open_attempt, person, shifted, start, start_child, together, until_blocked
 
 __all__ = ["engine", "person", "shop_process", "workers"]
 
@@ -224,3 +226,39 @@ class TestAtOnce:
         engine.go(run)
         assert run.waiting_for == WaitingFor.QUESTION
         assert clock.now() < run.created_at + timedelta(hours=1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_reserving_and_settling_under_two_allowances_wait_for_each_other_in_one_order(person: User) -> None:
+    """Also where the window of the older allowance is the newer one: its period began anew, or nothing used it before."""
+    allow(person, scope="label:team=refunds", hard=Decimal(10))
+    shared = allow(person, hard=Decimal(10))
+    reserve(start(person), usd=Decimal("0.01"))
+    settling, reserving = (start(person, labels={"team": "refunds"}) for _ in range(2))
+    attempt = reserve(settling, usd=Decimal("0.01"))
+    assert AllowanceWindow.objects.order_by("pk").values_list("allowance", flat=True)[0] == shared.pk
+
+    def settle_first() -> int:
+        settle(attempt, usd=Decimal("0.01"))
+        return 1
+
+    def reserve_then() -> int:
+        until_blocked(1)  # the settlement
+        return reserve(reserving, usd=Decimal("0.01"))
+
+    def let_both() -> int:
+        with transaction.atomic():
+            sql.fetch_row("SELECT 1 FROM runs_allowancewindow WHERE allowance_id = %s FOR NO KEY UPDATE", [shared.pk])
+            holding.set()
+            until_blocked(2)
+        return 1
+
+    holding = threading.Event()
+
+    def after_it(do: Callable[[], int]) -> int:
+        assert holding.wait(10.0)
+        return do()
+
+    results = together(let_both, lambda: after_it(settle_first), lambda: after_it(reserve_then))
+    assert errors(results) == []
+    assert not allowances.mismatches()
