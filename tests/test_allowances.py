@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import connection, transaction
 
 from runs import allowances, budgets, clock, lifecycle, operations, sql, steps
 from runs.access import Role
@@ -262,3 +262,33 @@ def test_reserving_and_settling_under_two_allowances_wait_for_each_other_in_one_
     results = together(let_both, lambda: after_it(settle_first), lambda: after_it(reserve_then))
     assert errors(results) == []
     assert not allowances.mismatches()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_limit_that_is_lowered_while_a_reservation_waits_holds_for_the_period_that_this_opens(person: User) -> None:
+    allowance = allow(person, hard=Decimal(10))
+    run = start(person, usd="50")
+    asked = threading.Event()
+
+    def hold_budget() -> int:
+        with transaction.atomic():
+            sql.execute("SELECT lw_queue_for_budget(%s)", [run.pk])
+            asked.set()
+            until_blocked()
+            change = threading.Thread(target=lower)
+            change.start()
+            change.join(10.0)
+        return 1
+
+    def lower() -> None:
+        operations.change_allowance(allowance.pk, soft=None, hard=Decimal(1), reason="less", by=person)
+        connection.close()
+
+    def reserve_meanwhile() -> int:
+        assert asked.wait(10.0)
+        return reserve(run, usd=Decimal("5.00"))
+
+    results = together(hold_budget, reserve_meanwhile)
+    assert [type(error) for error in errors(results)] == [OverBudget]
+    reserve(run, usd=Decimal("1.00"))
+    assert used(allowance) == (0, 1, 0)
