@@ -137,13 +137,18 @@ def add_run(log: Path, **inputs: object) -> int:
     return int(number)
 
 
+def list_done(log: Path) -> dict[int, list[int]]:
+    """Return by which processes each run reached the receiver, in order."""
+    done: dict[int, list[int]] = {}
+    for line in log.read_text().splitlines() if log.exists() else []:
+        run, pid = map(int, line.split())
+        done.setdefault(run, []).append(pid)
+    return done
+
+
 def count_done(log: Path) -> dict[int, int]:
     """Return how often each run reached the receiver."""
-    counts: dict[int, int] = {}
-    for line in log.read_text().splitlines() if log.exists() else []:
-        run = int(line.split()[0])
-        counts[run] = counts.get(run, 0) + 1
-    return counts
+    return {run: len(pids) for run, pids in list_done(log).items()}
 
 
 def wait_done(log: Path, *runs: int, timeout_s: float = 30.0) -> None:

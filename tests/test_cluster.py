@@ -14,7 +14,7 @@ from runs.board import Activity, Role
 from runs.models import Process, Run
 from runs.supervise import read_processes, read_stat
 from tests.cluster_host import ClusterHost
-from tests.cluster_work import add_run, count_done, wait_done
+from tests.cluster_work import add_run, count_done, list_done, wait_done
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.django_db(transaction=True)]
@@ -157,7 +157,9 @@ def test_a_blow_to_an_idle_cluster_is_survived_within_seconds(
     runs = [add_run(log) for _ in range(4)]
     wait_done(log, *runs)
     host.wait_complete()
-    assert set(count_done(log).values()) == {1}
+    # One that was struck may have done one of them, and been gone before it could say so: that one is done again.
+    struck = before - host.descendants()
+    assert all(len(pids) == 1 or len(struck.intersection(pids)) == len(pids) - 1 for pids in list_done(log).values())
     # Nothing of what was replaced lives on beside its successor.
     wait_until(lambda: len(host.descendants()) == len(before), what="no part too many")
 
