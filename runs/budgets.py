@@ -74,7 +74,8 @@ def create(run: Run, limits: agents.Budget) -> Budget:
 
 def worked_s(run: int) -> float:
     """Seconds that a run and all below it have worked."""
-    return sum(float(used) for _, used in sql.fetch_all(_WORKED, [run]))
+    (worked,) = sql.fetch_row(_WORKED, [run])
+    return float(worked)
 
 
 def reserve(
@@ -359,14 +360,12 @@ def _amount(dimension: str, amount: Decimal) -> Decimal | int:
     return amount if dimension == "usd" else int(amount)
 
 
-_WORKING_NOW = """
-    r.working_s + CASE WHEN r.state IN ('running', 'thinking') AND r.held_since IS NULL
-                       THEN greatest(extract(epoch FROM lw_clock() - r.clock_mark), 0) ELSE 0 END
-"""
-
-_WORKED = f"""
+_WORKED = """
     WITH RECURSIVE down AS (
         SELECT %s::bigint AS id UNION ALL SELECT c.id FROM runs_run c JOIN down d ON c.parent_id = d.id
     )
-    SELECT r.id, {_WORKING_NOW} FROM down d JOIN runs_run r ON r.id = d.id
+    SELECT coalesce(sum(
+        r.working_s + CASE WHEN r.state IN ('running', 'thinking') AND r.held_since IS NULL
+                      THEN greatest(extract(epoch FROM lw_clock() - r.clock_mark), 0) ELSE 0 END
+    ), 0) FROM down d JOIN runs_run r ON r.id = d.id
 """

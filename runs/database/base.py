@@ -32,25 +32,27 @@ class DatabaseWrapper(base.DatabaseWrapper):
         last, after = self._forget()
         if self.connection is None or not (last or after):
             super()._commit()  # type: ignore[misc]
-        elif self.queries_logged or self.execute_wrappers:
-            # Somebody listens: each by itself, where it can be heard.
-            with self.cursor() as cursor:
-                for statement, params in last:
-                    cursor.execute(statement, params)
-                super()._commit()  # type: ignore[misc]
-                self.connection.autocommit = True
-                for statement in after:
-                    cursor.execute(statement)
-        else:
-            try:
-                with self.wrap_database_errors:
-                    self._commit_with(last, after)
-            except DatabaseError:
-                raise
-            except BaseException:
-                # After an error of the database Django rolls back, after any other one it would leave the transaction open.
-                self.close()
-                raise
+            return
+        listens = self.queries_logged or self.execute_wrappers
+        try:
+            with self.wrap_database_errors:
+                (self._commit_aloud if listens else self._commit_with)(last, after)
+        except DatabaseError:
+            raise
+        except BaseException:
+            # After an error of the database Django rolls back, after any other one it would leave the transaction open.
+            self.close()
+            raise
+
+    def _commit_aloud(self, last: Sequence[_Statement], after: Sequence[str]) -> None:
+        """Each statement by itself, where whoever listens hears it."""
+        with self.cursor() as cursor:
+            for statement, params in last:
+                cursor.execute(statement, params)
+            super()._commit()  # type: ignore[misc]
+            self.connection.autocommit = True
+            for statement in after:
+                cursor.execute(statement)
 
     def _commit_with(self, last: Sequence[_Statement], after: Sequence[str]) -> None:
         """One message, which the server runs statement by statement. What comes after the COMMIT commits by itself."""
