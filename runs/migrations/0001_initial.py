@@ -3,8 +3,10 @@ import django.db.models.expressions
 from django.conf import settings
 from django.db import migrations, models
 
+from runs.migrations._together import TogetherMigration
 
-class Migration(migrations.Migration):
+
+class Migration(TogetherMigration):
     initial = True
 
     dependencies = [

@@ -4,10 +4,12 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
+from runs.migrations._together import TogetherMigration
+
 _HERE = Path(__file__).with_suffix("")
 
 
-class Migration(migrations.Migration):
+class Migration(TogetherMigration):
     dependencies = [
         ("runs", "0002_clock_and_guards"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),

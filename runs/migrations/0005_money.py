@@ -5,10 +5,12 @@ import django.db.models.expressions
 from django.conf import settings
 from django.db import migrations, models
 
+from runs.migrations._together import TogetherMigration
+
 _HERE = Path(__file__).with_suffix("")
 
 
-class Migration(migrations.Migration):
+class Migration(TogetherMigration):
     dependencies = [
         ("runs", "0004_facts_and_credentials"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),

@@ -4,8 +4,10 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
+from runs.migrations._together import TogetherMigration
 
-class Migration(migrations.Migration):
+
+class Migration(TogetherMigration):
     dependencies = [
         ("runs", "0009_reads"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),

@@ -1,8 +1,10 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
+from runs.migrations._together import TogetherMigration
 
-class Migration(migrations.Migration):
+
+class Migration(TogetherMigration):
     dependencies = [("runs", "0016_kept_plans")]
 
     operations = [

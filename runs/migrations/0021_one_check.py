@@ -5,9 +5,10 @@ from django.conf import settings
 from django.db import migrations, models
 
 import runs.models.rules
+from runs.migrations._together import TogetherMigration
 
 
-class Migration(migrations.Migration):
+class Migration(TogetherMigration):
     dependencies = [
         ("runs", "0020_kept_budget_plans"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
