@@ -7,11 +7,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
 from django.test import TransactionTestCase
+from xdist.scheduler import LoadScopeScheduling
 
 from console.databases import read_database_url, write_database_url
 from console.postgres import EmbeddedServer
@@ -57,17 +60,34 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         server.destroy()
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the long ones begin first, and those of one lane, which keep a machine busy, run one after another."""
+    """Let the long ones begin first."""
+    items.sort(key=lambda item: next((i for i, lane in enumerate(LANES) if item.get_closest_marker(lane)), len(LANES)))
 
-    def place(item: pytest.Item) -> int:
-        return next((place for place, lane in enumerate(LANES) if item.get_closest_marker(lane)), len(LANES))
 
-    for item in items:
-        if (lane := place(item)) < len(LANES):
-            item.add_marker(pytest.mark.xdist_group(LANES[lane]))
-    items.sort(key=place)
+class LaneScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Give all files of a lane to one worker; every other test goes to whichever is free.
+
+    Its tests keep a machine busy and use one fleet, so they run one after another. Groups by marker (`xdist_group`) would
+    do, but pytest-xdist 3.8 adds them to an attribute that pytest 9.2 no longer reads.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return find_lane(self.config.rootpath / nodeid.partition("::")[0]) or nodeid
+
+
+@cache
+def find_lane(file: Path) -> str | None:
+    """The lane of all tests of a file; None where each is given out by itself."""
+    if file.parent.name == "browser":
+        return "browser"
+    text = file.read_text()
+    return next((lane for lane in LANES if f"pytest.mark.{lane}" in text), None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LaneScheduling | None:
+    return LaneScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(autouse=True, scope="session")

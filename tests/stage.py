@@ -176,15 +176,23 @@ def looking_at(url: str) -> Iterator[None]:
         connection.settings_dict.update(before)
 
 
+_shared: list[Fleet] = []  # a fixture that is imported into two modules is made twice
+
+
 @pytest.fixture(scope="session")
 def fleet_on_stage() -> Iterator[Fleet]:
     """One fleet for all tests that arm points of the protocol."""
+    if _shared:
+        yield _shared[0]
+        return
     folder = make_scratch_folder()
     rules = [f"{point}={action}@{folder}/{point}.{action}" for point in POINTS for action in ACTIONS]
     fleet = Fleet(
         folder, lease_s=LEASE_S, workers=3, LONGWATCH_APPS="tests.agency", LONGWATCH_FAIL_POINT=",".join(rules)
     )
+    _shared.append(fleet)
     yield fleet
+    _shared.clear()
     fleet.close()
     EmbeddedServer(fleet.data).destroy()
     shutil.rmtree(folder)
