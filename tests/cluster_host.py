@@ -67,7 +67,9 @@ class ClusterHost:
         folder = Path(f"/proc/{self.process.pid}/fd")
         for link in folder.iterdir():
             with suppress(OSError):
-                if "longwatch-board" in os.readlink(link):
+                if (
+                    "longwatch-board" in os.readlink(link) and link.stat().st_size
+                ):  # it is given its size after its name
                     return os.open(link, os.O_RDWR)
         return None
 
