@@ -29,8 +29,9 @@ def intent_of(tool: Tool, asked: dict[str, Json]) -> str:
 def find(run: Run, tool: Tool, asked: dict[str, Json]) -> Same | None:
     """The key of this intent in the run's namespace, by its own identity or an alias; what is open or done comes first."""
     intent = intent_of(tool, asked)
-    aliases = KeyAlias.objects.filter(namespace=run.origin, intent=intent)
-    same = Q(namespace=run.origin, intent=intent) | Q(pk__in=aliases.values("key"))
+    # Asked for by themselves: with them inside, all keys that ever were would be gone through.
+    aliases = KeyAlias.objects.filter(namespace=run.origin, intent=intent).values_list("key", flat=True)
+    same = Q(namespace=run.origin, intent=intent) | Q(pk__in=list(aliases))
     found = list(Key.objects.filter(same, tool=tool.name).select_related("step"))
     if not found:
         return None

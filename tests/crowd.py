@@ -15,10 +15,13 @@ _PLAIN = {
     "text": "''",
     "character varying": "''",
 }
+_LISTS = frozenset({
+    "changes", "constraints", "derived_from", "escalate_to", "explained", "facts", "groups", "options", "rests_on", "verdicts",
+})  # fmt: skip
 
 
 def fill(*, finished: int, waiting: int, due: int) -> None:
-    """Finished runs with a step, a try and a key each; waiting ones of every kind; and due ones, the last of them."""
+    """Finished runs with one of everything; waiting ones of every kind; and due ones, the last of them."""
     with connection.cursor() as cursor:
         # Only what is asked about has to be true of these rows; foreign keys and triggers would take most of the time.
         cursor.execute("SET session_replication_role = replica")
@@ -31,6 +34,7 @@ def fill(*, finished: int, waiting: int, due: int) -> None:
     _insert(
         "runs_key", 1, finished, id="g", run_id="g", step_id="g", intent="g::text", state="'done'", closed_at="now()"
     )
+    _add_history(1, finished)
     last = finished
     for share, waits_for in ((4, "timer"), (4, "approval"), (4, "child"), (4, "lock")):
         first, last = last + 1, last + waiting // share
@@ -55,9 +59,40 @@ def fill(*, finished: int, waiting: int, due: int) -> None:
     _add_steps(first, last, state="'planned'")
     with connection.cursor() as cursor:
         cursor.execute("SET session_replication_role = DEFAULT")
-        for table in ("run", "step", "attempt", "key", "approval"):
+        for table in ("run", "step", "attempt", "key", "approval", "fact", "factversion"):
             cursor.execute(f"SELECT setval(pg_get_serial_sequence('runs_{table}', 'id'), {last})")
         cursor.execute("VACUUM ANALYZE")
+
+
+def _add_history(first: int, last: int) -> None:
+    """What finished runs leave behind, besides."""
+    _insert("runs_budget", first, last, run_id="g", version="1", unlimited_because="'a crowd'")
+    for kind in ("reserve", "settle"):
+        _insert("runs_ledgerentry", first, last, budget_id="g", run_id="g", attempt_id="g", kind=f"'{kind}'", steps="1")
+    for place in range(1, 4):
+        _insert("runs_journalentry", first, last, run_id="g", seq=str(place), kind="'step.done'", step_id="g", xid="1")
+    _insert(
+        "runs_fact", first, last,
+        id="g", run_id="g", name="'order'", value="'1'", version="1", source_step_id="g", max_age_s="60",
+        observed_at="now()", verified_at="now()",
+    )  # fmt: skip
+    _insert("runs_factversion", first, last, id="g", fact_id="g", version="1", value="'1'", step_id="g")
+    _insert(
+        "runs_workitem",
+        first,
+        last,
+        run_id="g",
+        ref="'w1'",
+        state="'closed'",
+        closed_at="now()",
+        opened_by_id="g",
+        closed_by_id="g",
+    )
+    _insert(
+        "runs_approval", first, last,
+        id="g", run_id="g", step_id="g", kind="'failure'", state="'answered'", needed="1", on_expiry="'hold'",
+        closed_at="now()",
+    )  # fmt: skip
 
 
 def explain(statement: str, params: Any) -> dict[str, Any]:
@@ -97,10 +132,11 @@ def _insert(table: str, first: int, last: int, **given: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s AND is_nullable = 'NO'"
-            " AND column_default IS NULL AND NOT column_name = ANY(%s)",
+            " AND column_default IS NULL AND is_identity = 'NO' AND NOT column_name = ANY(%s)",
             [table, list(given)],
         )
-        values = {name: _PLAIN.get(kind, "0") for name, kind in cursor.fetchall()} | given
+        plain = {name: "'[]'" if name in _LISTS else _PLAIN.get(kind, "0") for name, kind in cursor.fetchall()}
+        values = plain | given
         cursor.execute(
             f"INSERT INTO {table} ({', '.join(values)}) SELECT {', '.join(values.values())}"
             f" FROM generate_series({first}, {last}) AS g"

@@ -12,7 +12,7 @@ WITH replies AS (
     SELECT number FROM runs_step WHERE run_id = %(run)s AND kind = 'think' AND state IN ('done', 'failed')
       -- what a person has looked at since does not count against the run again
       AND number > coalesce((SELECT max(s.number) FROM runs_step s JOIN runs_approval a ON a.step_id = s.id
-                             WHERE s.run_id = %(run)s AND s.kind = 'think' AND a.kind = 'failure'
+                             WHERE a.run_id = %(run)s AND s.kind = 'think' AND a.kind = 'failure'
                                AND a.state = 'answered'), 0)
     ORDER BY number DESC LIMIT %(most)s
 ), window_start AS (

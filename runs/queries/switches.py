@@ -12,7 +12,7 @@ from runs.queries.paging import EVERY_AGENT, Page, Window, cut, in_range
 from runs.queries.runs import read_in_flight
 from runs.queries.scope import reaches
 from runs.queries.shapes import Acknowledged, Participant, SwitchCard
-from runs.states import STEP_OPEN, ApprovalKind, ApprovalState, AttemptOutcome
+from runs.states import RUN_OPEN, STEP_OPEN, ApprovalKind, ApprovalState, AttemptOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,8 @@ def _show(switch: Switch) -> SwitchCard:
 
 def count_reach() -> Reach:
     """What a switch would hold if it were engaged now, in three queries."""
-    runs, steps = Run.objects.filter(ended_at__isnull=True), Step.objects.filter(ended_at__isnull=True)
+    # By their states: that is what the indexes of open ones go by.
+    runs, steps = Run.objects.filter(state__in=RUN_OPEN), Step.objects.filter(state__in=STEP_OPEN)
     agents = dict(runs.values_list("agent").annotate(n=Count("pk")))
     tools = dict(steps.exclude(tool="").values_list("tool").annotate(n=Count("run", distinct=True)))
     acting = Attempt.objects.filter(outcome=AttemptOutcome.OPEN, began_at__isnull=False, key__isnull=False)
@@ -122,7 +123,7 @@ def _list_participants(switch: Switch) -> list[Participant]:
 
 def open_runs_in(scope: str) -> QuerySet[Run]:
     """The runs in a scope that have not ended: of a tool, those that have an open call of it."""
-    runs = Run.objects.filter(ended_at__isnull=True)
+    runs = Run.objects.filter(state__in=RUN_OPEN)
     kind, _, name = scope.partition(":")
     match kind:
         case "agent":
