@@ -12,6 +12,7 @@ from django.db import OperationalError
 from runs import budgets, operations, sql
 from runs.agents import get_agent
 from runs.allowances import Terms
+from runs.engine import hand as hands
 from runs.engine import reads
 from runs.engine.hand import Hand
 from runs.engine.sweep import sweep_once
@@ -24,6 +25,12 @@ from tests.waiting import wait_until
 
 __all__ = ["engine", "shop_process", "workers"]
 pytestmark = pytest.mark.usefixtures("transactional_db")
+
+
+@pytest.fixture(autouse=True)
+def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a slice is soon over; what comes next in the run is then for the general path, and the next slice."""
+    monkeypatch.setattr(hands, "SLICE_S", 60.0)
 
 
 def start(engine: Engine, order: str, *, count: int = 4) -> Run:
