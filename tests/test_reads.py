@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("transactional_db")
 
 @pytest.fixture(autouse=True)
 def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a slice is soon over; what comes next in the run is then for the general path, and the next slice."""
+    """On a busy machine a slice is soon over, and its run is claimed anew in between."""
     monkeypatch.setattr(hands, "SLICE_S", 60.0)
 
 

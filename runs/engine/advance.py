@@ -227,7 +227,8 @@ def _work(hand: Hand, chosen: list[Step] | harmless.Taken) -> bool:
         decided = decide.carry_out(hand, chosen)
         if [(step.kind, step.state) for step in decided] == [(StepKind.FINISH, StepState.PLANNED)]:
             return finish.advance_finish(hand, decided[0].pk, get_agent(decided[0].run.agent))
-        _read(hand, decided)
+        if not hand.used_up:
+            _read(hand, decided)
         return False
     step = chosen[0]
     match step.kind:
@@ -245,7 +246,7 @@ def _work(hand: Hand, chosen: list[Step] | harmless.Taken) -> bool:
 
 def _read(hand: Hand, ready: list[Step]) -> bool:
     """Do the plain reads at the head of what is ready. False: there is none, or something stands against the first."""
-    if not ready or hand.used_up:
+    if not ready:
         return False
     agent = get_agent(ready[0].run.agent)
     plain = reads.leading(agent, ready)
