@@ -12,8 +12,8 @@ from django.db import OperationalError
 from runs import budgets, operations, sql
 from runs.agents import get_agent
 from runs.allowances import Terms
+from runs.engine import advance, reads
 from runs.engine import hand as hands
-from runs.engine import reads
 from runs.engine.hand import Hand
 from runs.engine.sweep import sweep_once
 from runs.engine.toolhost import CannotStart, Outcome, Tick, ToolHost
@@ -21,6 +21,7 @@ from runs.engine.toolwire import Perform
 from runs.models import Attempt, JournalEntry, LedgerEntry, Run, Step
 from runs.states import AttemptOutcome, RunState, StepKind, StepState, WaitingFor
 from tests.engine_tools import Engine, call, engine, shop_process, workers
+from tests.test_crash_fences import claim
 from tests.waiting import wait_until
 
 __all__ = ["engine", "shop_process", "workers"]
@@ -89,6 +90,22 @@ def test_the_quick_path_was_taken(engine: Engine) -> None:
     assert "step.passed_gate" not in kinds
     numbers = list(JournalEntry.objects.filter(run=run).order_by("seq").values_list("seq", flat=True))
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_where_choosing_has_used_up_the_slice_one_read_is_done_in_the_same_way(engine: Engine) -> None:
+    run = start(engine, engine.order())
+    hand = claim(engine.worker)
+    thought = advance._choose(hand)
+    assert isinstance(thought, list)
+    advance._work(hand, thought)
+    chosen = advance._choose(hand)
+    assert isinstance(chosen, list)
+    hand.until = 0.0
+    advance._work(hand, chosen)
+    advance._let_others(hand)
+    assert counted(run) == {StepState.DONE: 1, StepState.PLANNED: 3}
+    assert not JournalEntry.objects.filter(run=run, kind="step.passed_gate").exists()
+    assert engine.go(run).state == RunState.SUCCEEDED
 
 
 def test_a_stop_lets_the_read_in_hand_be_recorded_and_takes_no_other(
