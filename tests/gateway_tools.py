@@ -19,17 +19,18 @@ from django.db import connection, transaction
 from runs import clock, lifecycle, operations, processes, sql
 from runs.course import wake_due
 from runs.engine import think
+from runs.engine.worker import Worker
 from runs.gateway.process import Gateway
 from runs.gateway.provider import Credential
 from runs.models import Attempt, Budget, LedgerEntry, Run, Step
 from runs.operations import Start
-from runs.states import ProcessKind, RunState, StepKind, StepState
+from runs.states import RUN_FINAL, ProcessKind, RunState, StepKind, StepState
 from runs.supervise import read_stat
 from tests.process_tools import ROOT
 from tests.rehearsal_tools import RehearsalServer, run_server
 from tests.waiting import wait_until
 
-__all__ = ["Desk", "desk", "model_process", "model_server"]
+__all__ = ["Desk", "desk", "model_process", "model_server", "work_through"]
 
 
 START_S = 60.0
@@ -175,6 +176,22 @@ class Desk:
         for process in self._outside:
             process.kill()
             process.wait()
+
+
+def work_through(run: Run) -> Run:
+    """Have a worker of its own advance what is due until this run has ended; gateways think meanwhile."""
+    worker = Worker()
+
+    def is_over() -> bool:
+        worker.claim_and_advance()
+        run.refresh_from_db()
+        return run.state in RUN_FINAL
+
+    try:
+        wait_until(is_over, what="the end of the run", timeout_s=60)
+    finally:
+        worker.tools.close()
+    return run
 
 
 class GatewayThread:

@@ -5,12 +5,10 @@ from decimal import Decimal
 import pytest
 
 from runs import budgets, operations
-from runs.engine.worker import Worker
 from runs.models import Step
 from runs.operations import Start
-from runs.states import RUN_FINAL, RunState, StepKind
-from tests.gateway_tools import Desk, desk, model_process, model_server
-from tests.waiting import wait_until
+from runs.states import RunState, StepKind
+from tests.gateway_tools import Desk, desk, model_process, model_server, work_through
 
 __all__ = ["desk", "model_process", "model_server"]
 
@@ -21,18 +19,7 @@ def test_a_run_thinks_acts_thinks_and_finishes(desk: Desk, database_url: str, mo
     monkeypatch.setenv("DATABASE_URL", database_url)
     run, _ = operations.start_run(Start(agent="thinker", goal="Look at it.", inputs={"value": 7}), by=desk.person)
     desk.gateway()
-    worker = Worker()
-
-    def is_over() -> bool:
-        worker.claim_and_advance()
-        run.refresh_from_db()
-        return run.state in RUN_FINAL
-
-    try:
-        wait_until(is_over, what="the end of the run", timeout_s=60)
-    finally:
-        worker.tools.close()
-    assert run.state == RunState.SUCCEEDED
+    assert work_through(run).state == RunState.SUCCEEDED
     kinds = list(Step.objects.filter(run=run).order_by("number").values_list("kind", "tool", "state"))
     assert kinds == [
         (StepKind.THINK, "", "done"),

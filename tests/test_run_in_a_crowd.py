@@ -6,15 +6,13 @@ from django.contrib.auth.models import User
 from runs import operations, sql
 from runs.approvals import Said
 from runs.engine.sweep import sweep_once
-from runs.engine.worker import Worker
 from runs.operations import Start
-from runs.states import RUN_FINAL, RunState, Verdict
+from runs.states import RunState, Verdict
 from tests.crowd import fill
 from tests.engine_tools import Engine, call, engine, shop_process, workers
-from tests.gateway_tools import Desk, desk, model_process, model_server
+from tests.gateway_tools import Desk, desk, model_process, model_server, work_through
 from tests.page_tools import client_of
 from tests.people import operator
-from tests.waiting import wait_until
 
 __all__ = ["desk", "engine", "model_process", "model_server", "operator", "shop_process", "workers"]
 
@@ -77,19 +75,9 @@ def test_a_run_of_a_model_reads_no_table_whole(
     monkeypatch.setenv("DATABASE_URL", database_url)
     run, _ = operations.start_run(Start(agent="thinker", goal="Look at it.", inputs={"value": 7}), by=desk.person)
     before = read_whole()
-    gateway, worker = desk.gateway(), Worker()
-
-    def is_over() -> bool:
-        worker.claim_and_advance()
-        run.refresh_from_db()
-        return run.state in RUN_FINAL
-
-    try:
-        wait_until(is_over, what="the end of the run", timeout_s=60)
-    finally:
-        worker.tools.close()
+    gateway = desk.gateway()
+    assert work_through(run).state == RunState.SUCCEEDED
     gateway.close()  # at its end a connection has told what it read
-    assert run.state == RunState.SUCCEEDED
     assert grown_since(before) == {}
 
 
