@@ -67,9 +67,8 @@ class ClusterHost:
         folder = Path(f"/proc/{self.process.pid}/fd")
         for link in folder.iterdir():
             with suppress(OSError):
-                if (
-                    "longwatch-board" in os.readlink(link) and link.stat().st_size
-                ):  # it is given its size after its name
+                # It is given its size after its name.
+                if "longwatch-board" in os.readlink(link) and link.stat().st_size:
                     return os.open(link, os.O_RDWR)
         return None
 

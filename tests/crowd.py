@@ -78,16 +78,9 @@ def _add_history(first: int, last: int) -> None:
     )  # fmt: skip
     _insert("runs_factversion", first, last, id="g", fact_id="g", version="1", value="'1'", step_id="g")
     _insert(
-        "runs_workitem",
-        first,
-        last,
-        run_id="g",
-        ref="'w1'",
-        state="'closed'",
-        closed_at="now()",
-        opened_by_id="g",
-        closed_by_id="g",
-    )
+        "runs_workitem", first, last,
+        run_id="g", ref="'w1'", state="'closed'", closed_at="now()", opened_by_id="g", closed_by_id="g",
+    )  # fmt: skip
     _insert(
         "runs_approval", first, last,
         id="g", run_id="g", step_id="g", kind="'failure'", state="'answered'", needed="1", on_expiry="'hold'",

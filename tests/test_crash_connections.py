@@ -23,7 +23,7 @@ from runs.models import Approval, Attempt, Key, Lock, Run, Step
 from runs.states import AttemptOutcome, KeyState, RunState, StepKind, StepState
 from tests.cut_cable import Cable, Moment
 from tests.engine_tools import Engine, call, engine, keep_workers, shop_process, workers
-from tests.test_crash_fences import advance_to, claim
+from tests.test_crash_fences import advance_to, claim, list_ready
 from tests.waiting import wait_until
 
 __all__ = ["engine", "shop_process", "workers"]
@@ -83,8 +83,7 @@ def perform(hand: Hand, taken: act.Taken) -> Any:
 
 def choose(engine: Engine) -> tuple[Hand, Step]:
     hand = claim(engine.worker)
-    ready = advance._choose(hand)
-    assert isinstance(ready, list)
+    ready = list_ready(hand)
     step = ready[0]
     return hand, step
 

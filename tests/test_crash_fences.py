@@ -71,11 +71,17 @@ def claim(worker: Worker) -> Hand:
     return Hand(claim=held, worker=worker.ident, tools=worker.tools)
 
 
+def list_ready(hand: Hand) -> list[Step]:
+    """The steps that can be worked on now in a claimed run that is neither parked nor to be ended."""
+    chosen = advance._choose(hand)
+    assert isinstance(chosen, list)
+    return chosen
+
+
 def take(worker: Worker) -> Held:
     """Claim the due run and take its call."""
     hand = claim(worker)
-    ready = advance._choose(hand)
-    assert isinstance(ready, list)
+    ready = list_ready(hand)
     step = ready[0]
     taken = act._take(hand, step.pk)
     assert taken is not None, Step.objects.get(pk=step.pk).wait_note
@@ -156,8 +162,7 @@ def advance_to(engine: Engine, run: Run, tool: str) -> Run:
     """Let a run go on until its next due step is a call of this tool, and let it lie there."""
     for _ in range(50):
         hand = claim(engine.worker)
-        ready = advance._choose(hand)
-        assert isinstance(ready, list)
+        ready = list_ready(hand)
         step = ready[0]
         if step.tool != tool:
             advance._work(hand, ready)
@@ -521,11 +526,8 @@ def test_an_attempt_whose_taking_was_committed_unheard_runs_out_while_its_worker
 def test_a_verification_whose_run_was_lost_meanwhile_is_made_again(engine: Engine) -> None:
     run = engine.start(agent="verified")
     hand = claim(engine.worker)
-    first = advance._choose(hand)
-    assert isinstance(first, list)
-    advance._work(hand, first)
-    finish = advance._choose(hand)
-    assert isinstance(finish, list)
+    advance._work(hand, list_ready(hand))  # it thinks
+    finish = list_ready(hand)
     assert finish[0].kind == StepKind.FINISH
     original = hand.tools.perform
 
@@ -606,8 +608,7 @@ def test_a_look_up_whose_tool_is_gone_lets_its_call_say_so(engine: Engine) -> No
     for _ in range(50):
         engine.hasten(run)
         hand = claim(engine.worker)
-        ready = advance._choose(hand)
-        assert isinstance(ready, list)
+        ready = list_ready(hand)
         look_up = ready[0]
         if look_up.kind == StepKind.RECONCILE:
             break

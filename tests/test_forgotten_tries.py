@@ -15,7 +15,7 @@ from runs.errors import Untaken
 from runs.models import Attempt, Run
 from runs.states import AttemptOutcome, RunState
 from tests.engine_tools import Engine, call, engine, shop_process, workers
-from tests.test_crash_fences import Held, advance_to, claim, take
+from tests.test_crash_fences import Held, advance_to, claim, list_ready, take
 
 __all__ = ["engine", "shop_process", "workers"]
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -57,8 +57,7 @@ def take_two(engine: Engine, rival: Worker) -> tuple[Held, Held]:
     """A call whose taking was forgotten, and that of another worker which has its number now."""
     rival.tools.ready()
     hand = claim(engine.worker)
-    ready = advance._choose(hand)
-    assert isinstance(ready, list)
+    ready = list_ready(hand)
     taken = forgetting(lambda: act._take(hand, ready[0].pk))
     assert taken is not None
     forgotten = Held(hand=hand, taken=taken, step=ready[0].pk)
