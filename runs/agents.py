@@ -12,6 +12,8 @@ import importlib
 import importlib.util
 import inspect
 import json
+import math
+import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -212,6 +214,26 @@ class BadTool(LongwatchError):
     code = "bad_tool"
 
 
+class BadAgents(LongwatchError):
+    """An app's agents cannot be loaded: a mistake in its code, which no request can do anything about."""
+
+    code, status = "bad_agents", 503
+
+    def __init__(self, module: str, error: Exception) -> None:
+        said = " ".join(str(error).split()) or type(error).__name__
+        named = said if isinstance(error, LongwatchError) else f"{type(error).__name__}: {said.rstrip('.')}."
+        super().__init__(
+            f"The agents in {module} cannot be loaded: {named}",
+            remedy="Mend it and start Longwatch again; bin/manage check tells when it is right.",
+        )
+
+
+BUILT_IN = ("record_fact", "plan", "recall", "ask", "wait_until", "wait_for", "spawn", "escalate", "finish")
+"""The tools that every agent has (`runs.engine.builtin`)."""
+
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what the providers of models accept
+
+
 class _Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=False, ser_json_inf_nan="strings")
 
@@ -242,7 +264,24 @@ class Tool:
     _reconcile: Callable[..., Found] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        if not _TOOL_NAME.fullmatch(self.name):
+            raise BadTool(
+                f"Tool {self.name!r}: a model cannot call it by that name.",
+                remedy="Use letters, digits, _ and -, at most 64.",
+            )
+        if self.effect not in list(Effect):
+            raise BadTool(
+                f"Tool {self.name!r}: {self.effect!r} is no effect.",
+                remedy="Say Effect.READ, IDEMPOTENT, KEYED, CHECKABLE or ONCE.",
+            )
+        self.effect = Effect(self.effect)
+        self._check_signature()
         names = set(self.arguments.model_fields)
+        if self.approval is not None and not callable(self.approval):
+            raise BadTool(
+                f"Tool {self.name!r}: approval is {self.approval!r}, which is no policy.",
+                remedy="Give always, never, above('amount', 200), or a function of the arguments.",
+            )
         if self.irreversible and not self.identity:
             raise BadTool(
                 f"Tool {self.name!r} is irreversible but names no identity arguments.",
@@ -264,8 +303,32 @@ class Tool:
             )
         if self.attempts < 1:
             raise BadTool(f"Tool {self.name!r}: attempts must be at least 1.")
-        if self.max_age is not None and not self.max_age > 0:
-            raise BadTool(f"Tool {self.name!r}: max_age must be above 0 seconds.")
+
+    def _check_signature(self) -> None:
+        """Raises: BadTool, where a call could not be made as the model would be told."""
+        given = list(inspect.signature(self.function).parameters.values())
+        if inspect.iscoroutinefunction(self.function):
+            raise BadTool(f"Tool {self.name!r} is async, and would never run.", remedy="Write it with a plain def.")
+        try:
+            hints = get_type_hints(self.function, include_extras=True)
+            self.schema  # noqa: B018 - made here, so that what it cannot hold is refused here
+        except Exception as error:
+            said = str(error).partition("\n")[0].rstrip(".")
+            raise BadTool(
+                f"Tool {self.name!r}: its arguments cannot be read: {type(error).__name__}: {said}.",
+                remedy="Give each a type hint that JSON can carry and that is imported: str, int, Decimal, list[str], …",
+            ) from error
+        if not given or hints.get(given[0].name, Call) not in (Call, Any):
+            raise BadTool(
+                f"Tool {self.name!r}: its first argument is the call.",
+                remedy=f"Write def {getattr(self.function, '__name__', self.name)}(call: Call, …).",
+            )
+        for parameter in given[1:]:
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise BadTool(
+                    f"Tool {self.name!r}: {parameter} cannot be given by name.",
+                    remedy="Name each argument; several values are one list.",
+                )
 
     @property
     def description(self) -> str:
@@ -402,8 +465,18 @@ def tool(
         raise BadTool(f"on_expiry is {on_expiry!r}; it must be 'reject', 'hold' or 'escalate'.")
 
     def make(function: Callable[..., Any]) -> Tool:
+        called = name or getattr(function, "__name__", "tool")
+        whose = f"Tool {called!r}"
+        for what, given in (
+            ("identity", identity),
+            ("rests_on", rests_on),
+            ("locks", locks),
+            ("escalate_to", escalate_to),
+        ):
+            if isinstance(given, str):
+                raise BadTool(f"{whose}: {what} is one text.", remedy=f"Give a list: {what}=[{given!r}].")
         return Tool(
-            name=name or getattr(function, "__name__", "tool"),
+            name=called,
             function=function,
             effect=effect,
             irreversible=irreversible,
@@ -411,15 +484,15 @@ def tool(
             approval=approval,
             rests_on=tuple(rests_on),
             locks=tuple(locks),
-            valid_for=float(valid_for),
+            valid_for=_read_seconds(whose, "valid_for", valid_for),
             on_expiry=on_expiry,
             escalate_to=tuple(escalate_to),
             people=people,
-            timeout=float(timeout),
-            visible_within=float(visible_within),
+            timeout=_read_seconds(whose, "timeout", timeout),
+            visible_within=_read_seconds(whose, "visible_within", visible_within, or_none=True),
             attempts=attempts,
-            backoff=float(backoff),
-            max_age=max_age,
+            backoff=_read_seconds(whose, "backoff", backoff, or_none=True),
+            max_age=None if max_age is None else _read_seconds(whose, "max_age", max_age),
             as_of=as_of,
             credential=credential,
         )
@@ -442,6 +515,23 @@ class Budget:
     working_s: float | None = None
     unlimited: str = ""  # a reason; without it an agent with no limit at all is refused
     ask_percent: int | None = 50
+
+    def __post_init__(self) -> None:
+        counts = (self.tokens, self.calls, self.effects, self.steps)
+        try:
+            fits = (
+                (self.usd is None or (type(self.usd) is str and 0 <= Decimal(self.usd) < 10**10))
+                and all(n is None or 0 <= n == int(n) for n in counts)
+                and (self.working_s is None or 0 < self.working_s < math.inf)
+                and (self.ask_percent is None or 1 <= self.ask_percent <= 100)
+            )
+        except (TypeError, ValueError, ArithmeticError):
+            fits = False
+        if not fits:
+            raise BadTool(
+                f"{self} cannot be a budget.",
+                remedy='Write money as "2.00", counts as whole numbers from 0, ask_percent from 1 to 100.',
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -531,9 +621,33 @@ class Agent:
             raise BadTool(f"Agent {self.name!r} needs either a model or a decide function.")
         if abs(self.priority) > 1000:
             raise BadTool(f"Agent {self.name!r}: its priority is from -1000 to 1000.")
+        for each in [*self.tools, *self.recheck.values()]:
+            if not isinstance(each, Tool):
+                raise BadTool(f"Agent {self.name!r}: {each!r} is no tool.", remedy="Put @tool(effect=…) above it.")
+            if each.effect is Effect.INTERNAL:
+                raise BadTool(
+                    f"Agent {self.name!r}: {each.name!r} cannot be internal, only the built-in tools are.",
+                    remedy="Say what it does outside: Effect.READ if nothing, or Effect.IDEMPOTENT, KEYED, CHECKABLE, ONCE.",
+                )
+            if each.effect is Effect.CHECKABLE and each.reconciler is None:
+                raise BadTool(
+                    f"Agent {self.name!r}: {each.name!r} is checkable, but nothing says how it is looked up.",
+                    remedy=f"Write a function under @{each.name}.reconcile above the agent, or say Effect.ONCE.",
+                )
         names = [t.name for t in self.tools]
-        if len(set(names)) != len(names):
-            raise BadTool(f"Agent {self.name!r} has two tools of one name.")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise BadTool(
+                f"Agent {self.name!r} has two tools of one name: {', '.join(twice)}.", remedy="Give one another name=…."
+            )
+        if taken := sorted({*names} & {*BUILT_IN}):
+            raise BadTool(
+                f"Agent {self.name!r}: {', '.join(taken)} is the name of a built-in tool.",
+                remedy="Give it another name=….",
+            )
+        if self.max_age is not None:
+            _read_seconds(f"Agent {self.name!r}", "max_age", self.max_age)
+        for pattern, seconds_old in self.facts.items():
+            _read_seconds(f"Agent {self.name!r}", f"facts[{pattern!r}]", seconds_old)
         for pattern, checker in self.recheck.items():
             if checker.effect is not Effect.READ:
                 raise BadTool(f"Agent {self.name!r}: recheck of {pattern!r} must be a read tool.")
@@ -589,16 +703,23 @@ def find_tool(agent: str, tool: str) -> Tool | None:
 
 @cache
 def get_agents() -> dict[str, Agent]:
-    """Every agent found in the `agents` modules of the installed apps: all of them or, to no thread, a part."""
+    """Every agent found in the `agents` modules of the installed apps: all of them or, to no thread, a part.
+
+    Raises: BadAgents.
+    """
     found: dict[str, Agent] = {}
     for config in apps.get_app_configs():
         module_name = f"{config.name}.agents"
         if module_name == __name__ or importlib.util.find_spec(module_name) is None:
             continue
-        for value in vars(importlib.import_module(module_name)).values():
+        try:
+            module = importlib.import_module(module_name)
+        except Exception as error:
+            raise BadAgents(module_name, error) from error
+        for value in vars(module).values():
             if isinstance(value, Agent):
                 if found.get(value.name, value) is not value:
-                    raise BadTool(f"Two agents are called {value.name!r}.")
+                    raise BadAgents(module_name, BadTool(f"Two agents are called {value.name!r}."))
                 found[value.name] = value
     return found
 
@@ -615,8 +736,25 @@ def _longest[V](patterns: Mapping[str, V], name: str) -> V | None:
     return patterns[max(fitting, key=len)] if fitting else None
 
 
+def _read_seconds(whose: str, what: str, given: object, *, or_none: bool = False) -> float:
+    """A duration above 0; with or_none, or 0. Raises: BadTool."""
+    if isinstance(given, int | float) and math.isfinite(given) and (given > 0 or (or_none and given == 0)):
+        return float(given)
+    least = "from 0" if or_none else "above 0"
+    raise BadTool(
+        f"{whose}: {what} is {given!r}; it must be a number of seconds {least}.",
+        remedy="seconds(30), minutes(15), hours(2) and days(1) give one.",
+    )
+
+
 def _fields(templates: Sequence[str]) -> set[str]:
-    return {name for template in templates for _, name, _, _ in string.Formatter().parse(template) if name}
+    """Raises: BadTool."""
+    try:
+        return {name for template in templates for _, name, _, _ in string.Formatter().parse(template) if name}
+    except ValueError as error:
+        raise BadTool(
+            f"{list(templates)} are no templates: {error}.", remedy='Write them as "order.{order}".'
+        ) from None
 
 
 class _Plain(dict[str, str]):

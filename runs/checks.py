@@ -13,6 +13,9 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DatabaseError, connections
 from django.http.request import validate_host
 
+from runs.agents import get_agents
+from runs.errors import LongwatchError
+
 MIN_POSTGRESQL = 16
 MIN_SECRET_LENGTH = 32
 # Engine, gateway and web each hold connections of their own; fewer and a burst of readers starves the workers.
@@ -73,6 +76,14 @@ def check_serving(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> Ite
             hint="Set USE_TZ = True.",
             id="runs.E006",
         )
+
+
+@register(Tags.compatibility)
+def check_agents(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> Iterator[CheckMessage]:
+    try:
+        get_agents()
+    except LongwatchError as error:
+        yield Error(error.message, hint=error.remedy, id="runs.E017")
 
 
 @register(Tags.compatibility)
