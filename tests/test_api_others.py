@@ -144,6 +144,16 @@ def test_health_is_ready_when_both_executors_were_seen_lately() -> None:
     assert late.json()["missing"] == ["gateway"]
 
 
+def test_head_is_answered_as_get_without_a_body(operator: User) -> None:
+    api = api_of(operator)
+    for path, status in (("/health/live", 200), ("/health/ready", 503), ("/runs", 200), ("/runs/999999", 404)):
+        head = api.send("HEAD", path)
+        assert (head.status_code, head.content) == (status, b"")
+    assert Api().send("HEAD", "/runs").status_code == 401
+    nothing = api.send("HEAD", "/events")
+    assert (nothing.status_code, nothing["Allow"]) == (405, "POST")
+
+
 def test_the_schema_names_every_call_and_the_docs_show_it() -> None:
     schema = Api().get("/openapi.json").json()
     calls = {(path, method) for path, methods in schema["paths"].items() for method in methods}

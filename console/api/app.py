@@ -101,7 +101,12 @@ def read_urls() -> tuple[list[URLPattern], str, str]:
 
 def _guard(view: View) -> Any:
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        # Load balancers probe with HEAD. It is answered as GET is; the server leaves the body out.
+        asked = request.method
+        if asked == "HEAD":
+            request.method = "GET"
         response = view(request, *args, **kwargs)
+        request.method = asked
         if response.status_code == 405:
             allowed = response["Allow"]
             response = write_problem(request, MethodNotAllowed(str(request.method), allowed))
