@@ -16,7 +16,7 @@ from runs.errors import Conflict, Forbidden, Malformed, NoPrice
 from runs.gateway import outcomes
 from runs.gateway.claims import Taken, take_call
 from runs.gateway.provider import Answer, Credential
-from runs.models import Approval, LedgerEntry, Price
+from runs.models import Approval, LedgerEntry, Price, Step
 from runs.models.price import RATES as NAMES
 from runs.prices import NewPrice, find_rates
 from runs.usage import Bounds, Tokens, normalise
@@ -93,6 +93,7 @@ def test_a_run_without_a_price_waits_saying_which_and_goes_on_when_it_is_set(des
     run = desk.start("unpriced")
     desk.until(run, state="waiting", waiting_for="budget")
     assert "no price for the model 'm-new'" in run.why
+    assert Step.objects.get(run=run, state="waiting").waiting_on == "an admin"
     set_price(desk.person)
     run.refresh_from_db()
     assert run.state == "queued"

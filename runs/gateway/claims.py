@@ -389,7 +389,7 @@ def _wait_for_price(run: Run, step: Step, error: NoPrice) -> None:
         step,
         WaitingFor.BUDGET,
         note=note,
-        on="an operator",
+        on="an admin",  # nobody else may set a price
         wake_at=later(PRICE_AGAIN_S),
         and_then="the price is looked up again",
     )
