@@ -54,6 +54,12 @@ def check_hosts(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> Itera
             hint=f"Add {public.hostname} to LONGWATCH_ALLOWED_HOSTS.",
             id="runs.E003",
         )
+    if public.path.strip("/"):
+        yield Error(
+            f"LONGWATCH_URL is {settings.PUBLIC_URL}: the console has to be at the root of its host, not below a path.",
+            hint=f"Give it a host name of its own, such as {public.scheme}://agents.{public.hostname}.",
+            id="runs.E018",
+        )
     if public.scheme == "http" and not loopback and not settings.DEBUG:
         yield Warning(
             f"LONGWATCH_URL is {settings.PUBLIC_URL}: passwords and approvals would cross the network unencrypted.",

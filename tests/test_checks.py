@@ -54,6 +54,14 @@ def test_the_public_address_has_to_be_an_allowed_host(settings: Settings) -> Non
     assert run_check(checks.check_hosts) == []
 
 
+def test_the_console_is_not_put_below_a_path(settings: Settings) -> None:
+    settings.ALLOWED_HOSTS = ["example.com"]
+    settings.PUBLIC_URL = "https://example.com/agents"
+    assert run_check(checks.check_hosts) == ["runs.E018"]
+    settings.PUBLIC_URL = "https://example.com"
+    assert run_check(checks.check_hosts) == []
+
+
 def test_passwords_do_not_cross_a_network_in_the_clear(settings: Settings) -> None:
     settings.PUBLIC_URL = "http://agents.example.com"
     settings.ALLOWED_HOSTS = ["agents.example.com"]
