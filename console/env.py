@@ -8,6 +8,7 @@ returns a typed value or the default; an empty variable counts as not set, becau
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -100,6 +101,20 @@ class Environment:
             return list(default)
         return [item.strip() for item in raw.split(",") if item.strip()]
 
+    def read_apps(self, name: str) -> list[str]:
+        """Return the Django apps of a comma-separated list: each a package that is there, or a configuration in one."""
+        apps = self.read_names(name)
+        for app in apps:
+            module, _, last = app.rpartition(".")
+            if not _is_importable(module if last[:1].isupper() else app):
+                raise BadVariable(
+                    name=name,
+                    value=self.read_text(name),
+                    rule=f"names {app!r}, which is no package that Python finds",
+                    remedy=f"Put the folder that holds it into PYTHONPATH, or leave it out of {name}.",
+                )
+        return apps
+
     def read_url(self, name: str, default: str) -> str:
         """Return an http or https address without a trailing slash."""
         value = self.read_optional_url(name)
@@ -169,6 +184,13 @@ class Environment:
                 remedy=f"Use a name such as Europe/Berlin, or leave {name} out to use {default}.",
             ) from error
         return raw
+
+
+def _is_importable(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 process_environment = Environment(variables=os.environ)

@@ -64,13 +64,14 @@ DATABASES = {
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+OWN_APPS = env.read_apps("LONGWATCH_APPS")  # apps with agents of one's own
 _ENGINE_APPS = [
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django_q",
     "runs",
     "runs.examples",
-    *env.read_names("LONGWATCH_APPS", []),  # apps with agents of one's own
+    *OWN_APPS,
 ]
 # Processes of the engine answer no requests, and start in little more than half the time without what does.
 INSTALLED_APPS = (

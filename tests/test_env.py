@@ -77,3 +77,13 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(BadVariable, match="must be a folder"):
         environment(X=str(file)).read_folder("X", tmp_path)
     assert environment(X=str(tmp_path / "new")).read_folder("X", tmp_path) == tmp_path / "new"
+
+
+def test_apps_are_packages_that_python_finds() -> None:
+    given = "runs.examples, console.apps.AdminConfig"
+    assert environment(APPS=given).read_apps("APPS") == ["runs.examples", "console.apps.AdminConfig"]
+    assert environment().read_apps("APPS") == []
+    for app in ("nowhere_to_be_found", "nowhere_to_be_found.apps.Config", "runs;examples", "runs.", ".runs"):
+        with pytest.raises(BadVariable, match="PYTHONPATH") as refused:
+            environment(APPS=f"runs.examples,{app}").read_apps("APPS")
+        assert repr(app) in str(refused.value)
