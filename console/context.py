@@ -13,11 +13,15 @@ THEMES = ("light", "dark")
 
 
 def name_environment(request: HttpRequest) -> dict[str, object]:
-    """The environment's name, always in sight, and whether it is a rehearsal: no real model, no real receiver."""
+    """The environment's name, always in sight, and whether it is a rehearsal: no real model, and a sandbox for a shop.
+
+    own_agents: what they call is real all the same.
+    """
     theme = request.COOKIES.get("theme", "")
     return {
         "environment": settings.ENVIRONMENT,
         "rehearsal": settings.ENVIRONMENT == "rehearsal" or not settings.ANTHROPIC_API_KEY,
+        "own_agents": bool(settings.OWN_APPS),
         "theme": theme if theme in THEMES else "",
     }
 

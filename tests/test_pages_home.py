@@ -9,6 +9,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
 
 from runs import clock, operations
 from runs.access import Role
@@ -118,6 +119,15 @@ def test_a_newcomer_is_told_what_is_shown_and_what_to_try_until_they_have_read_i
 def test_a_stranger_is_told_that_they_see_nothing_yet() -> None:
     words = read(client_of(make_stranger()).get("/"))
     assert "You may not see any agent yet" in words
+
+
+def test_only_without_agents_of_ones_own_a_rehearsal_touches_nobody(settings: Settings) -> None:
+    settings.OWN_APPS = []
+    assert "no customer, card or supplier is touched" in read(Client().get("/sign-in"))
+    settings.OWN_APPS = ["desk"]
+    words = read(Client().get("/sign-in"))
+    assert "What agents of your own call is real." in words
+    assert "is touched" not in words
 
 
 def test_every_page_says_that_it_is_a_rehearsal(operator: User) -> None:
