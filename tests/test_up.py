@@ -238,6 +238,9 @@ def test_preparing_alone_makes_the_operator_and_starts_nothing(scratch_folder: P
     assert not find_marked(f"{scratch_folder}/data/pg")
     second = run_up(f"--data={scratch_folder}/data", "--prepare-only", "--json")
     assert json.loads(second.stdout)["password"] is None
+    told = run_up(f"--data={scratch_folder}/data", "--prepare-only")
+    assert "Nothing was started" in told.stdout
+    assert "is ready at" not in told.stdout
 
 
 @pytest.mark.parametrize("option", ["--workers=0", "--port=70000", "--nonsense"])

@@ -58,7 +58,8 @@ class Command(OneLineUsage):
             if ready and not no_demo:
                 launch.start_demo()
             if prepare_only or ready:
-                self.stdout.write(_write_json(launch, prepared) if as_json else _write_text(launch, prepared))
+                write = _write_json if as_json else _write_prepared if prepare_only else _write_text
+                self.stdout.write(write(launch, prepared))
                 self.stdout.flush()
             if not prepare_only:
                 launch.run()
@@ -95,6 +96,13 @@ def _write_text(launch: Launch, prepared: Prepared) -> str:
     lines.append(f"  Try         {folder}bin/manage rehearse refund-desk")
     lines.append(f"  Logs        {launch.log_dir}")
     lines.append("  Stop        ctrl-C")
+    return "\n".join(lines)
+
+
+def _write_prepared(launch: Launch, prepared: Prepared) -> str:
+    lines = [f"The database is up to date ({settings.ENVIRONMENT}). Nothing was started: bin/up does that."]
+    if prepared.password:
+        lines.append(f"  Sign in as  {prepared.operator}, password {prepared.password}  (shown only now)")
     return "\n".join(lines)
 
 
