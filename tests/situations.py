@@ -9,6 +9,7 @@ from django.db import transaction
 
 from runs import approvals, clock, course, facts, keys, lifecycle, operations, steps
 from runs.agents import Json, Tool, get_agent
+from runs.engine.hand import later
 from runs.models import Approval, Attempt, Fact, Key, Run, Step
 from runs.operations import Start
 from runs.states import ApprovalKind, AttemptOutcome, KeyState, StepKind, StepState, Verdict, WaitingFor
@@ -93,7 +94,14 @@ def ask_budget(run: Run) -> Approval:
     with transaction.atomic():
         locked = lifecycle.lock(run.pk)
         step = steps.plan(locked, steps.Asked(kind=StepKind.THINK))
-        steps.wait(step, WaitingFor.BUDGET, note="the next call may take more than is left", on="an operator")
+        steps.wait(
+            step,
+            WaitingFor.BUDGET,
+            note="the next call may take more than is left",
+            on="an operator",
+            wake_at=later(3600),
+            and_then="it is looked at again",
+        )
         card = approvals.ask(
             locked,
             ApprovalKind.BUDGET,

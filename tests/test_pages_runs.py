@@ -41,6 +41,17 @@ def test_a_row_says_why_on_whom_since_when_until_when_and_what_then(operator: Us
         assert expected in words, expected
 
 
+def test_a_card_without_a_time_limit_is_not_said_to_be_asked_again(operator: User, viewer: User) -> None:
+    run = situations.start(operator, usd="1.00")
+    situations.ask_budget(run)
+    clock.shift(timedelta(minutes=50))  # so close that a card's end would be urgent
+    words = read(client_of(viewer).get("/runs"))
+    assert re.search(r"an operator · waits 50 min · [^:]*[\d:]+, in 9 min: it is looked at again", words), words
+    words = read(client_of(viewer).get(f"/runs/{run.pk}"))
+    assert "in 9 min And then it is looked at again" in words
+    assert "waits 50 min · no time limit" in words
+
+
 def test_what_needs_a_person_is_loud_and_what_waits_on_the_world_is_not(operator: User, viewer: User) -> None:
     asking = situations.ask_approval(situations.start(operator))
     queued = situations.start(operator)

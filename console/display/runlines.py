@@ -142,12 +142,11 @@ def _say_waiting(waiting: Waiting, waiting_for: str, changed_at: datetime, now: 
         and_then=waiting.and_then,
         on_expiry=waiting.on_expiry,
         kind=waiting.kind,
-        until=waiting.until,
         waiting_for=waiting_for,
     )
     if waiting.until is None:
         return f"{whom} · {and_then if and_then.startswith('it ') else 'no time limit'}", "", ""
     until = say_until(waiting.until, now)
-    if waiting.kind and until.soon:
+    if waiting.on_expiry and until.soon:
         return whom, f"{until.left} {and_then}", ""
     return f"{whom} · {until.moment}, {until.left}: {and_then}", "", ""

@@ -67,8 +67,9 @@ _WHOM: dict[str, str] = {
 }
 
 
-def say_and_then(*, and_then: str, on_expiry: str, kind: str, until: datetime | None, waiting_for: str) -> str:
-    if kind and until is not None:
+def say_and_then(*, and_then: str, on_expiry: str, kind: str, waiting_for: str) -> str:
+    """on_expiry: of a card that has a time limit. One without ends by no time: what the step itself waits for counts."""
+    if on_expiry:
         return say_on_expiry(on_expiry, kind)
     if and_then:
         return show(and_then)

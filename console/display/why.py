@@ -128,19 +128,19 @@ def _explain_wait(run: RunDetail, extras: RunExtras, may_decide: bool) -> Why:
     now, kind = extras.now, WAITING.get(run.waiting_for)
     wait = next((w for w in run.waits if w.waiting_for == run.waiting_for), None)
     card = _card_of(extras, wait.approval if wait else None)
-    until = (card.expires_at if card else None) or (wait.until if wait else run.due_at)
+    limited = card if card and card.expires_at else None
+    until = limited.expires_at if limited else wait.until if wait else run.due_at
     since = card.created_at if card else run.changed_at
     and_then = say_and_then(
         and_then=wait.and_then if wait else "",
-        on_expiry=card.on_expiry if card else "",
+        on_expiry=limited.on_expiry if limited else "",
         kind=card.kind if card else "",
-        until=until,
         waiting_for=run.waiting_for,
     )
     answers = [
         Answer(label="On whom", words=say_whom(wait.on if wait else "", run.waiting_for)),
         Answer(label="Waiting", since=since),
-        _say_end(until, now, person=card is not None),
+        _say_end(until, now, person=limited is not None),
         Answer(label="And then", words=and_then),
     ]
     people = run.waiting_for in WAITS_ON_PEOPLE

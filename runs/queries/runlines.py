@@ -15,7 +15,7 @@ from runs.queries.shapes import RunRow
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
     """The open wait that a run shows. `since`: when its card was made, if it has one. `stale`: how many of the facts it
-    rests on; `stale_in_s`: when one more is.
+    rests on; `stale_in_s`: when one more is. `on_expiry`: of its card, where that has a time limit.
     """
 
     step: int
@@ -96,7 +96,7 @@ def _show(run: RunRow, row: tuple[Any, ...]) -> RunLine:
             approval=approval,
             kind=kind or "",
             since=since,
-            on_expiry=on_expiry or "",
+            on_expiry=on_expiry if expires_at is not None else "",
             stale=stale,
             stale_in_s=stale_in_s,
         )
