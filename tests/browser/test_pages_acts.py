@@ -11,7 +11,7 @@ from runs import operations
 from runs.access import Role
 from runs.approvals import Said
 from runs.models import Approval, Decision, Run
-from runs.states import Verdict
+from runs.states import ApprovalKind, Verdict
 from tests import page_situations, situations
 from tests.browser.browsing import Browsing, expect_live
 from tests.people import make_person
@@ -163,6 +163,24 @@ def test_a_run_is_started_and_stopped_with_a_reason(browsing: Browsing, ada: Use
     expect(page.locator("main")).to_contain_text("Stopped: wrong batch")
     run.refresh_from_db()
     assert run.state == "stopped"
+
+
+def test_what_a_card_asks_for_comes_before_who_is_at_it_and_has_room(browsing: Browsing, ada: User) -> None:
+    page = browsing.open(user=ada)
+    for kind in set(ApprovalKind) - {ApprovalKind.APPROVAL}:  # its buttons stay in sight, whatever stands above them
+        page.goto(f"/approvals/{page_situations.make_card(kind, ada).pk}")
+        below = page.locator("form.claim").first.bounding_box()
+        answers = page.locator("form.verdict, form[aria-label='Answer with one of the offers']").all()
+        assert answers
+        for answer in answers:
+            box = answer.bounding_box()
+            assert box is not None
+            assert below is not None
+            assert box["y"] < below["y"], kind
+        for field in page.locator(".verdict-do .input").all():
+            box = field.bounding_box()
+            assert box is not None
+            assert box["width"] > 190, kind
 
 
 def test_a_phone_decides_with_two_large_buttons(browsing: Browsing, ada: User) -> None:
