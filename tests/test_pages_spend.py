@@ -60,6 +60,8 @@ def test_what_was_used_is_told_by_day_agent_and_model_and_once(person: User, vie
     ]
     words = read(client_of(viewer).get("/spend"))
     assert "$2.00 . $0.29 a day on average" in words
+    assert "the bars compare them" in words
+    assert "$0.75 with what it started" in words
     assert "refund-desk claude-opus-5 " in words
     assert "$1.25 1,000 1" in words
     # One agent alone; and the last hour, in which nothing of the first day lies.

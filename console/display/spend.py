@@ -239,9 +239,10 @@ def _show_rows(ordered: Sequence[Used], span: Span) -> list[UsedRow]:
 
 
 def _show_consumer(each: Consumer, most: Decimal) -> ConsumerLine:
-    note = f"of {write_usd(each.usd_limit)}" if each.usd_limit is not None else ""
-    if each.usd_with_below != each.usd:
-        note = f"{write_usd(each.usd_with_below)} {note} with what it started".replace("  ", " ")
+    # The bar compares runs; "of $2.00" below a full one would say that nothing is left.
+    limit = f"limit {write_usd(each.usd_limit)}" if each.usd_limit is not None else ""
+    below = f"{write_usd(each.usd_with_below)} with what it started" if each.usd_with_below != each.usd else ""
+    note = ", ".join(part for part in (below, limit) if part)
     return ConsumerLine(
         run=each.run,
         agent=each.agent,
