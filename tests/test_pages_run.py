@@ -15,7 +15,7 @@ from console.views.run_tabs import TABS
 from runs import clock, lifecycle, operations, steps
 from runs.access import Role
 from runs.engine.briefing import build
-from runs.models import Amendment, JournalEntry, KeptFold, Run, Step
+from runs.models import Amendment, JournalEntry, KeptFold, Run, Step, WorkItem
 from runs.states import StepKind, StepState
 from tests import page_situations, situations
 from tests.briefing_runs import fill
@@ -74,6 +74,17 @@ def test_a_doubt_a_pause_and_an_end_say_what_comes_of_them(operator: User, appro
     assert "Stopped: wrong batch" in words
     assert "Nothing: the run has ended." in words
     assert "Stop…" not in words
+
+
+def test_what_was_left_open_is_not_said_to_hold_up_a_run_that_has_ended(operator: User, viewer: User) -> None:
+    run = situations.start(operator)
+    opener = situations.ask_approval(run).step
+    WorkItem.objects.create(run=run, ref="w1", title="Request r7", opened_by=opener, created_at=clock.now())
+    assert "Request r7. The run isn’t finished while one is open." in read(page_of(viewer, run))
+    operations.stop_run(run.pk, reason="wrong batch", by=operator)
+    words = read(page_of(viewer, run))
+    assert "1 of 1 work item open Request r7. Left open when the run ended." in words
+    assert "while one is open" not in words
 
 
 def test_an_amendment_stands_with_the_goal_signed_and_dated_and_reaches_the_agent(operator: User, viewer: User) -> None:

@@ -372,13 +372,15 @@ def _todo(run: RunDetail, extras: RunExtras) -> list[Todo]:
     if run.counts.work_open:
         names = ", ".join(show(title) for _, title in extras.open_work[:3])
         more = run.counts.work_open - 3
+        ended = run.state in RUN_FINAL
+        comes_of_it = "Left open when the run ended." if ended else "The run isn’t finished while one is open."
         found.append(
             Todo(
                 icon="work",
                 css="quiet",
                 title=f"{run.counts.work_open} of {plural(run.counts.work, 'work item')} open",
                 href=f"/runs/{run.id}?tab=work",
-                note=f"{names}{f' and {more} more' if more > 0 else ''}. The run isn’t finished while one is open.",
+                note=f"{names}{f' and {more} more' if more > 0 else ''}. {comes_of_it}",
             )
         )
     return found
