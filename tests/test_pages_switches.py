@@ -37,7 +37,7 @@ def add_process(kind: ProcessKind, *, seen_s_ago: float) -> uuid.UUID:
 def test_a_switch_is_engaged_in_one_action_and_shown_on_every_page(operator: User) -> None:
     run = situations.start(operator)
     client = client_of(operator)
-    assert "1 run not finished" in read(client.get("/switches"))
+    assert "In all, 1 run not finished" in read(client.get("/switches"))
     response = client.post("/switches/engage", {"kind": "agent", "agent": situations.AGENT, "reason": "odd refunds"})
     assert response["Location"] == "/switches"
     words = read(client.get("/switches"))
@@ -100,6 +100,15 @@ def test_every_post_is_for_those_who_may(operator: User, approver: User, viewer:
         for who, status in ((viewer, 403), (approver, 403), (make_stranger(place), 404)):
             assert client_of(who).post(place, sent).status_code == status, (place, who)
         assert client_of(operator).get(place).status_code == 405
+
+
+def test_who_may_not_engage_one_is_told_whom_it_takes(operator: User, viewer: User) -> None:
+    assert "You may look, not engage or release. Switches need the role operator." in read(
+        client_of(viewer).get("/switches")
+    )
+    words = read(client_of(operator).get("/switches"))
+    assert "You may look" not in words
+    assert "In all, 0 runs not finished" in words
 
 
 def test_a_release_takes_a_reason_and_a_second_one_is_told(operator: User) -> None:
