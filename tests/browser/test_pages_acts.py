@@ -84,6 +84,11 @@ def test_a_decision_of_somebody_else_shows_on_the_open_card_and_in_the_list(
     expect(page.locator("#nav")).not_to_contain_text("to decide")
     # What somebody is typing is never overwritten, and their click changes nothing any more.
     expect(page.locator("#comment")).to_have_value("half typed")
+    # Seen also by who has scrolled down to the buttons.
+    page.set_viewport_size({"width": 1280, "height": 480})
+    page.mouse.wheel(0, 10_000)
+    expect(page.locator(".decision-head")).not_to_be_in_viewport()
+    expect(page.locator("#card-news .note")).to_be_in_viewport(ratio=1)
     browsing.problems.allow("409")
     page.get_by_role("button", name="Approve Refund 420.00 of order 1001").click()
     expect(page.locator("main [role=alert]")).to_contain_text("already rejected by ben")
