@@ -51,6 +51,17 @@ def test_a_card_shows_what_will_run_exactly_why_it_is_asked_and_on_what_it_rests
         assert expected in words, expected
 
 
+def test_what_is_established_is_told_in_words_one_by_one(operator: User, approver: User) -> None:
+    asking = ask(operator)
+    told = {"steps_done": 12, "done_so_far": ["step 16: refund order 7"], "facts": {"order.7": {"paid": "9.00"}}}
+    Approval.objects.filter(pk=asking.card.pk).update(evidence={"established": told})
+    words = read(client_of(approver).get(f"/approvals/{asking.card.pk}"))
+    for expected in ("steps done 12", "done so far step 16: refund order 7", 'facts {"order.7": {"paid": "9.00"}}'):
+        assert expected in words, expected
+    assert "established" not in words
+    assert "steps_done" not in words
+
+
 def test_arguments_stand_in_the_order_of_the_call_and_empty_ones_too(operator: User, approver: User) -> None:
     asking = ask(operator)
     words = read(client_of(approver).get(f"/approvals/{asking.card.pk}"))

@@ -9,7 +9,7 @@ from console.display.marks import APPROVAL, KIND, Mark
 from console.display.outside import Shown, show, show_title, show_value, write_brief
 from console.display.waits import Until, say_on_expiry, say_until
 from console.display.why import Answer
-from runs.agents import Effect, Tool
+from runs.agents import Effect, Json, Tool
 from runs.budgets import GRANTABLE
 from runs.errors import say_dimension
 from runs.queries import ApprovalCard
@@ -436,11 +436,20 @@ def _notes(card: ApprovalCard) -> list[Argument]:
             for name, told in _BUDGET_NOTES.items()
             if card.evidence.get(name) is not None
         ]
+    established = card.evidence.get("established")
+    known = card.evidence | (established if isinstance(established, dict) else {})
     return [
-        Argument(name=name.replace("_", " "), value=show_value(value), brief=write_brief(value))
-        for name, value in card.evidence.items()
-        if name not in ("tries", "key") and value is not None
+        Argument(name=name.replace("_", " "), value=show_value(_by_line(value)), brief=write_brief(value))
+        for name, value in known.items()
+        if name not in ("tries", "key", "established") and value is not None
     ]
+
+
+def _by_line(value: Json) -> Json:
+    """A list of texts as one line each, without the signs of JSON around them."""
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return "\n".join(map(str, value))
+    return value
 
 
 # In the order in which a person weighs them.
