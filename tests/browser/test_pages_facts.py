@@ -73,7 +73,7 @@ def test_a_card_whose_facts_have_aged_reads_them_again_when_it_is_opened_and_say
     asking = situations.ask_approval(situations.start(ada))
     clock.shift(timedelta(minutes=30))
     page = browsing.open(f"/approvals/{asking.card.pk}", user=ada)
-    expect(page.get_by_text("1 fact is being read again.")).to_be_visible()
+    expect(page.get_by_text("1 fact is being read again. What the source says shows here")).to_be_visible()
     check = Step.objects.get(run=asking.run, kind=StepKind.CHECK)
     with transaction.atomic():
         lifecycle.lock(asking.run.pk)
