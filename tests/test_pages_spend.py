@@ -111,7 +111,7 @@ def test_limits_over_many_runs_say_what_happens_next(person: User, viewer: User,
     assert "scripted a day" in words
     assert "nothing more is taken , frees up at" in words
     assert f"run {short.run_id}" in words
-    assert "waits for a person" in words
+    assert "The budget is used up , waits for a person, no time limit" in words
     assert "/admin/runs/allowance/" not in client_of(viewer).get("/spend").content.decode()
     admin = client_of(make_person("ada", Role.ADMIN, staff=True)).get("/spend")
     assert "/admin/runs/allowance/" in admin.content.decode()

@@ -111,6 +111,7 @@ def _show_short(each: ShortRun, now: datetime) -> LimitLine:
         x_reserved=min(percent(each.usd_reserved, most), round(100 - share, 2)) if most else 0.0,
         css="spent" if most is None else _shade(each.usd_spent + each.usd_reserved, most),
         label=f"run {each.run}: {write_usd(each.usd_spent)} spent" + ("" if most is None else f" of {write_usd(most)}"),
-        urgent="waits for a person",
-        after=until.expires if until else "no time limit",
+        # The figures are of money alone, and it may be steps or tokens that are short.
+        urgent=show(each.title),
+        after=f"waits for a person, {until.expires if until else 'no time limit'}",
     )
