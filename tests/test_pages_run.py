@@ -122,6 +122,17 @@ def test_a_switch_says_what_it_holds_on_the_run_and_across_every_page(operator: 
         assert "olga" in words
 
 
+def test_what_waits_under_a_switch_still_says_on_whom_and_leads_to_its_card(operator: User, approver: User) -> None:
+    asking = situations.ask_approval(situations.start(operator), valid_for_s=600)
+    operations.engage_switch("agent:refund-desk", reason="duplicate refunds", by=operator)
+    page = page_of(approver, asking.run)
+    words = read(page)
+    assert "Step 1 needs an approval for Refund 420.00 of order 1001" in words
+    assert "Then held by the switch for agent refund-desk: duplicate refunds" in words
+    assert "it goes on by itself" not in words
+    assert f'class="button tall primary" href="/approvals/{asking.card.pk}"' in page.content.decode()
+
+
 def test_limits_are_in_text_beside_their_drawing(operator: User, viewer: User) -> None:
     words = read(page_of(viewer, situations.start(operator, usd="2.00", max_age_s=259_200)))
     assert "Money $0.00 of $2.00 $2.00 left" in words

@@ -61,6 +61,9 @@ def explain(run: RunDetail, extras: RunExtras, *, may_decide: bool) -> Why:
                 ),
             ],
         )
+    # What waits is held only when it would go on: until then it is the wait that somebody can end.
+    if run.state == RunState.WAITING and not (run.held and run.held[0].since):
+        return _explain_wait(run, extras, may_decide)
     if run.held:
         since = run.held[0].since
         return Why(
@@ -74,8 +77,6 @@ def explain(run: RunDetail, extras: RunExtras, *, may_decide: bool) -> Why:
                 Answer(label="And then", words="it goes on by itself"),
             ],
         )
-    if run.state == RunState.WAITING:
-        return _explain_wait(run, extras, may_decide)
     return _explain_move(run, extras)
 
 
@@ -143,6 +144,9 @@ def _explain_wait(run: RunDetail, extras: RunExtras, may_decide: bool) -> Why:
         _say_end(until, now, person=limited is not None),
         Answer(label="And then", words=and_then),
     ]
+    if run.held:
+        by = f"the switch for {_scope(run.held[0].by)}: {show(run.held[0].reason)}"
+        answers.append(Answer(label="Then held by", words=by, css="is-danger"))
     people = run.waiting_for in WAITS_ON_PEOPLE
     held = wait is not None and wait.on.startswith("switch.")
     return Why(
