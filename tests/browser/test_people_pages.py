@@ -178,6 +178,10 @@ def test_cards_switches_and_journal_are_in_order(browsing: Browsing, ada: User, 
             assert width <= shown, f"{width} wide in a window of {shown}"
         except AssertionError as found:
             wrong.append(f"{path}: {found}")
+    for day in ("since", "until"):  # which of two empty dates is which can be seen
+        box = page.locator(f"label[for={day}]").bounding_box()
+        assert box is not None
+        assert box["width"] > 8
     page.goto(f"/approvals/{asked.card.pk}")
     page.get_by_role("button", name="Ask for more…").locator("visible=true").first.click()
     check_axe(page)
