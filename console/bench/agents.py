@@ -21,14 +21,15 @@ def look(call: Call, number: int, take_s: float = 0.0) -> Json:
 
 
 def walk(briefing: Briefing) -> list[Ask]:
-    """`steps` looks, `at_once` of them in one reply, then the end."""
+    """`steps` looks, `at_once` of them in one reply; the end with the last of them, which it waits for."""
     done = sum(1 for line in briefing.log if line.get("tool") == look.name)
     wanted = int(briefing.inputs["steps"])
     if done >= wanted:
         return END
     upto = min(wanted, done + int(briefing.inputs["at_once"]))
     take_s = float(briefing.inputs.get("take_s", 0.0))
-    return [Ask(tool=look.name, arguments={"number": number, "take_s": take_s}) for number in range(done, upto)]
+    looks = [Ask(tool=look.name, arguments={"number": number, "take_s": take_s}) for number in range(done, upto)]
+    return looks + (END if upto == wanted else [])
 
 
 walker = Agent(
