@@ -227,22 +227,32 @@ def close_if_nothing_happened(key: Key | None) -> list[str]:
 
 
 def _end_one(run: Run, to: RunState, reason: str, outcome: Json, verified: Verified | str, actor: Actor) -> list[str]:
-    lifecycle.finalise(run, to, reason=reason, outcome=outcome, verified=verified, actor=actor)
+    drained = lifecycle.finalise(run, to, reason=reason, outcome=outcome, verified=verified, actor=actor)
     why = f"run {to}"
     freed: list[str] = []
-    for step in steps.lock_open(run):
+    has_steps, has_cards, has_keys = sql.fetch_row(_LEFT, [run.pk])
+    for step in steps.lock_open(run) if has_steps else ():
         # A taken step is closed by its attempt, a doubt by its verdict: what happened is still recorded.
         if step.state in (StepState.PLANNED, StepState.WAITING):
             steps.close(step, StepState.VOID, error=why)
-    cards = "run_id = %s AND state IN ('pending', 'approved') AND kind <> 'verdict' ORDER BY id FOR NO KEY UPDATE"
-    for card in sql.load(Approval, cards, [run.pk]):
+    for card in sql.load(Approval, f"{_CARDS} ORDER BY id FOR NO KEY UPDATE", [run.pk]) if has_cards else ():
         approvals.void(card, why=why)
-    for key in sql.load(Key, "run_id = %s AND state = 'taken' ORDER BY id FOR NO KEY UPDATE", [run.pk]):
+    for key in sql.load(Key, f"{_KEYS} ORDER BY id FOR NO KEY UPDATE", [run.pk]) if has_keys else ():
         freed += close_if_nothing_happened(key)
     facts.retire(run.pk)
-    if not lifecycle.mark_drained(run.pk):
-        append("run.draining", run=run.pk)
+    append("run.drained" if drained else "run.draining", run=run.pk)
     return freed
+
+
+# What a run leaves behind when it ends; most runs nothing of it.
+_CARDS = "run_id = %s AND state IN ('pending', 'approved') AND kind <> 'verdict'"
+_KEYS = "run_id = %s AND state = 'taken'"
+_LEFT = f"""
+    SELECT EXISTS (SELECT FROM runs_step WHERE run_id = r.id AND state IN ({steps.OPEN})),
+        EXISTS (SELECT FROM runs_approval WHERE {_CARDS.replace("%s", "r.id")}),
+        EXISTS (SELECT FROM runs_key WHERE {_KEYS.replace("%s", "r.id")})
+    FROM runs_run r WHERE r.id = %s
+"""
 
 
 def _rank(step: Step) -> tuple[int, int]:

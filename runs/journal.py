@@ -76,7 +76,7 @@ def append_all(kind: str, *, actor: Actor, run: int, entries: Sequence[tuple[int
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Write what is appended about one locked run, the first one, in one statement at the end of this block.
+    """Write what is appended about one locked run, the first one, in one statement with the commit.
 
     If the block fails, nothing is written; so it also stands around a savepoint, within another such block. What is
     asked of the journal meanwhile does not see these entries.
@@ -123,26 +123,17 @@ _gathering: ContextVar[_Gathering | None] = ContextVar("gathering", default=None
 
 
 def _write(run: int, entries: Sequence[_Entry]) -> None:
-    written = sql.execute(
-        "WITH numbered AS (UPDATE runs_run SET journal_seq = journal_seq + %s WHERE id = %s RETURNING id, journal_seq)"
-        " INSERT INTO runs_journalentry (run_id, seq, xid, at, kind, actor, user_id, step_id, before, after, why)"
-        " SELECT n.id, n.journal_seq - %s + e.place, pg_current_xact_id()::text::bigint, lw_clock(), e.kind, e.actor,"
-        " e.user_id, e.step_id, e.before, e.after, e.why FROM numbered n,"
-        " unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::jsonb[], %s::jsonb[], %s::text[])"
-        " WITH ORDINALITY AS e(kind, actor, user_id, step_id, before, after, why, place)",
-        [
-            len(entries),
-            run,
-            len(entries),
-            [e.kind for e in entries],
-            [e.actor.name for e in entries],
-            [e.actor.user for e in entries],
-            [e.step for e in entries],
-            [sql.jsonb(e.before) for e in entries],
-            [sql.jsonb(e.after) for e in entries],
-            [clean_text(e.why) for e in entries],
-        ],
-    )
-    if written != len(entries):
-        raise LookupError(f"there is no run {run} to journal {entries[0].kind} of")
+    told = [
+        {
+            "kind": e.kind,
+            "actor": e.actor.name,
+            "user_id": e.actor.user,
+            "step_id": e.step,
+            "before": e.before,
+            "after": e.after,
+            "why": e.why,
+        }
+        for e in entries
+    ]
+    sql.finish("SELECT lw_journal(%s, %s)", [run, sql.jsonb(told)])
     notify.screen("runs", f"run.{run}")

@@ -130,12 +130,21 @@ def lock_with_descendants(run: int) -> list[Run]:
     for each other: so these locks are let go (they are of a savepoint), and all are taken again in order.
     """
     require_transaction()
+    alone = "SELECT NOT EXISTS (SELECT FROM runs_run WHERE parent_id = %s)"
     while True:
+        try:
+            with transaction.atomic():
+                # Most have none below them; nothing is created under a locked parent.
+                top = lock(run)
+                if sql.fetch_row(alone, [run])[0]:
+                    return [top]
+                raise _Grew
+        except _Grew:
+            pass
         try:
             with transaction.atomic():
                 # From the newest: a child's number is always above its parent's.
                 tree = sql.load(Run, f"id IN ({_DOWN}) ORDER BY id DESC FOR NO KEY UPDATE", [run])
-                # Nothing is created under a locked parent.
                 if {number for (number,) in sql.fetch_all(_DOWN, [run])} != {one.pk for one in tree}:
                     raise _Grew
                 return tree
@@ -300,8 +309,11 @@ def finalise(
     outcome: object = None,
     verified: Verified | str = "",
     actor: Actor = RUNTIME,
-) -> None:
-    """Move a locked run to a final state. `runs.course.end` does what belongs to that; call it instead."""
+) -> bool:
+    """Move a locked run to a final state. True: nothing of it is in flight any more, which the caller says in the journal.
+
+    `runs.course.end` does what belongs to that; call it instead.
+    """
     if run.state in RUN_FINAL:
         raise RunEnded(run.pk, run.state)
     if to not in RUN_MOVES[RunState(run.state)] or to not in RUN_FINAL:
@@ -309,8 +321,9 @@ def finalise(
     row = sql.fetch_one(
         f"UPDATE runs_run SET {ADD_CLOCKS}, state = %s, epoch = epoch + 1, due_at = NULL, waiting_for = '', why = '',"
         " holder = NULL, lease_until = NULL, held_since = NULL, held_by = '', ended_at = lw_clock(), end_reason = %s,"
-        " outcome = coalesce(%s, outcome), verified = coalesce(nullif(%s, ''), verified)"
-        " WHERE id = %s AND state = %s RETURNING epoch, ended_at",
+        " outcome = coalesce(%s, outcome), verified = coalesce(nullif(%s, ''), verified),"
+        f" drained_at = CASE WHEN {_NOTHING_IN_FLIGHT} THEN lw_clock() END"
+        " WHERE id = %s AND state = %s RETURNING epoch, ended_at, drained_at IS NOT NULL",
         [
             to,
             clean_text(reason),
@@ -323,8 +336,13 @@ def finalise(
     if row is None:
         raise Lost(run.pk, run.epoch)
     append(f"run.{to}", actor=actor, run=run.pk, before={"state": run.state}, after={"state": to}, why=reason)
-    run.state, (run.epoch, run.ended_at) = to, row
-    notify.stop(run.pk)
+    run.state, (run.epoch, run.ended_at, drained) = to, row
+    if not drained:
+        notify.stop(run.pk)
+    return bool(drained)
+
+
+_NOTHING_IN_FLIGHT = "NOT EXISTS (SELECT FROM runs_attempt a WHERE a.run_id = runs_run.id AND a.outcome = 'open')"
 
 
 def mark_drained(run: int) -> bool:
@@ -332,7 +350,7 @@ def mark_drained(run: int) -> bool:
     drained = (
         sql.execute(
             "UPDATE runs_run SET drained_at = lw_clock() WHERE id = %s AND drained_at IS NULL AND ended_at IS NOT NULL"
-            " AND NOT EXISTS (SELECT FROM runs_attempt a WHERE a.run_id = runs_run.id AND a.outcome = 'open')",
+            f" AND {_NOTHING_IN_FLIGHT}",
             [run],
         )
         > 0

@@ -45,6 +45,8 @@ def clean_json(value: object) -> Json:
 
 def _clean(value: object, above: tuple[int, ...]) -> Json:
     """`above`: the ids of the containers around it."""
+    if type(value) is str:  # most of all
+        return clean_text(value)
     match value:
         case None | bool():
             return value

@@ -29,6 +29,14 @@ def execute(statement: str, params: Params = ()) -> int:
     return int(_ask(statement, params, attrgetter("rowcount")))
 
 
+def begin(statement: str) -> None:
+    """Run a statement without parameters, in one message with the BEGIN of its transaction where it is the first one."""
+    database = _database()
+    database.close_if_health_check_failed()
+    database.validate_no_broken_transaction()
+    database.begin_with(statement)
+
+
 def finish(statement: str, params: Params = (), *, shared: bool = False) -> None:
     """Run a statement whose answer nobody waits for: last in the transaction, in one message with its commit.
 

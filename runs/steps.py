@@ -57,28 +57,12 @@ def plan_all(run: Run, asked: Sequence[Asked], *, actor: Actor = AGENT) -> list[
         " arguments, because, rests_on, again, fact_id, subject_id, rounds, gate_reason, waiting_for, waiting_on,"
         " wait_note, and_then, tries, tries_granted, error, usd, created_at)"
         " SELECT counted.id, step_seq - %s + nth, kind, 'planned', reply_to, place, call_id, tool, contract, arguments,"
-        " arguments, because, rests_on, again, fact, subject, 0, '', '', '', '', '', 0, 0, '', 0, lw_now()"
-        " FROM counted, unnest(%s::text[], %s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::jsonb[],"
-        " %s::text[], %s::jsonb[], %s::text[], %s::bigint[], %s::bigint[])"
+        " arguments, because, rests_on, again, fact, subject, 0, '', '', '', '', '', 0, 0, '', 0, (SELECT lw_now())"
+        " FROM counted, ROWS FROM (jsonb_to_recordset(%s) AS (kind text, reply_to bigint, place int, call_id text, tool text,"
+        " contract text, arguments jsonb, because text, rests_on jsonb, again text, fact bigint, subject bigint))"
         " WITH ORDINALITY AS asked(kind, reply_to, place, call_id, tool, contract, arguments, because, rests_on, again,"
         f" fact, subject, nth) ORDER BY nth RETURNING {sql.columns(Step)}",
-        [
-            len(asked),
-            run.pk,
-            len(asked),
-            [str(a.kind) for a in asked],
-            [a.reply_to for a in asked],
-            [a.place for a in asked],
-            [clean_text(a.call_id) for a in asked],
-            [clean_text(a.tool) for a in asked],
-            [a.contract for a in asked],
-            [sql.jsonb(a.arguments or {}) for a in asked],
-            [clean_text(a.because) for a in asked],
-            [sql.jsonb(list(a.rests_on)) for a in asked],
-            [clean_text(a.again) for a in asked],
-            [a.fact for a in asked],
-            [a.subject for a in asked],
-        ],
+        [len(asked), run.pk, len(asked), sql.jsonb([{**vars(a), "arguments": a.arguments or {}} for a in asked])],
     )
     planned = sql.build(Step, rows)
     for step in planned:
@@ -109,13 +93,14 @@ def lock_open(run: Run) -> list[Step]:
 
 
 def _load_open(run: Run, rest: str) -> list[Step]:
-    found = sql.load(Step, f"run_id = %s AND state IN ({_OPEN}) {rest}", [run.pk])
+    found = sql.load(Step, f"run_id = %s AND state IN ({OPEN}) {rest}", [run.pk])
     for step in found:
         step.run = run
     return found
 
 
-_OPEN = ", ".join(f"'{state}'" for state in sorted(STEP_OPEN))
+# The open states, in SQL.
+OPEN = ", ".join(f"'{state}'" for state in sorted(STEP_OPEN))
 
 
 def wait(

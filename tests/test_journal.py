@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 
 from runs import course, journal, lifecycle, notify, sql
 from runs.errors import OutsideTransaction
@@ -55,8 +55,8 @@ def test_what_is_rolled_back_leaves_no_gap(run: Run) -> None:
 def test_an_entry_of_no_run_has_no_number_and_one_of_an_unknown_run_is_refused(run: Run) -> None:
     with transaction.atomic():
         append("switch.engaged", why="all of it")
-        with pytest.raises(LookupError):
-            append("note.made", run=run.pk + 1000)
+    with pytest.raises(IntegrityError, match="there is no run"), transaction.atomic():
+        append("note.made", run=run.pk + 1000)
     entry = JournalEntry.objects.get(kind="switch.engaged")
     assert (entry.run_id, entry.seq) == (None, None)
 

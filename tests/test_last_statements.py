@@ -1,5 +1,5 @@
-"""The last statement of a transaction goes with its commit (`sql.finish`): what it refuses undoes the transaction, what was
-registered in vain never runs, and the connection is as good as new afterwards."""
+"""The last statement of a transaction goes with its commit (`sql.finish`), the first one with its BEGIN (`sql.begin`): what
+is refused undoes the transaction, what was registered in vain never runs, and the connection is as good as new afterwards."""
 
 import gc
 import weakref
@@ -14,7 +14,7 @@ from django.db import DatabaseError, OperationalError, connection, transaction
 from django.db.transaction import TransactionManagementError
 from psycopg.pq import TransactionStatus
 
-from runs import budgets, sql
+from runs import budgets, sql, switches
 from runs.agents import Json
 from runs.budgets import Amounts, Pricing
 from runs.models import LedgerEntry, Run
@@ -181,6 +181,80 @@ class TestInVain:
                 budgets.settle(attempt, Amounts(usd=TENTH))
         expect_clean(run)
         assert usd(run) == UNSETTLED
+
+
+class TestBegun:
+    @pytest.mark.parametrize("asked_before", [True, False])
+    @pytest.mark.parametrize("listened", [True, False])
+    def test_what_comes_after_it_is_undone_with_it(self, run: Run, asked_before: bool, listened: bool) -> None:
+        connection.force_debug_cursor = listened
+        try:
+            with pytest.raises(ZeroDivisionError):
+                transact(
+                    *([lambda: write(run)] if asked_before else []),
+                    switches.lock_shared,
+                    lambda: write(run),
+                    lambda: sql.finish("UPDATE runs_run SET end_reason = 'last' WHERE id = %s", [run.pk]),
+                    fail,
+                )
+        finally:
+            connection.force_debug_cursor = False
+        assert seen(run) == ""
+        expect_clean(run)
+
+    def test_a_savepoint_in_it_is_undone_alone(self, run: Run) -> None:
+        with transaction.atomic():
+            switches.lock_shared()
+            write(run)
+            with pytest.raises(ZeroDivisionError):
+                transact(lambda: write(run), fail)
+        assert seen(run) == "x"
+        expect_clean(run)
+
+    @pytest.mark.parametrize("listened", [True, False])
+    def test_its_lock_is_held_until_the_end(self, run: Run, listened: bool) -> None:
+        with psycopg.connect(**sql.connection_parameters()) as other:
+            free = "SELECT pg_try_advisory_xact_lock(%s)"
+            connection.force_debug_cursor = listened
+            try:
+                with transaction.atomic():
+                    switches.lock_shared()
+                    write(run)
+                    assert other.execute(free, [switches.SWITCH_LOCK]).fetchone() == (False,)
+            finally:
+                connection.force_debug_cursor = False
+            assert other.execute(free, [switches.SWITCH_LOCK]).fetchone() == (True,)
+        assert seen(run) == "x"
+
+    def test_one_that_waits_too_long_begins_nothing(self, run: Run) -> None:
+        with psycopg.connect(**sql.connection_parameters() | {"autocommit": False}) as other:
+            other.execute("SELECT pg_advisory_xact_lock(%s)", [switches.SWITCH_LOCK])
+            sql.execute("SET lock_timeout = 50")
+            try:
+                with pytest.raises(OperationalError, match="lock timeout"):
+                    transact(switches.lock_shared, lambda: write(run))
+            finally:
+                sql.execute("RESET lock_timeout")
+            other.rollback()
+        assert seen(run) == ""
+        expect_clean(run)
+
+    def test_one_whose_connection_is_cut_begins_nothing(self, run: Run) -> None:
+        (pid,) = sql.fetch_row("SELECT pg_backend_pid()")
+        with psycopg.connect(**sql.connection_parameters()) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        with pytest.raises(OperationalError):
+            transact(switches.lock_shared, lambda: write(run))
+        connection.close()
+        assert seen(run) == ""
+        expect_clean(run)
+
+    def test_nothing_is_begun_in_a_block_that_will_be_rolled_back(self, run: Run) -> None:
+        with transaction.atomic():
+            transaction.set_rollback(True)
+            with pytest.raises(TransactionManagementError):
+                switches.lock_shared()
+        expect_clean(run)
 
 
 class TestText:

@@ -430,6 +430,16 @@ class TestWhatIsQuick:
         run = engine.go(engine.start([*gives, *(call("linger", for_s=0.0, heed=False) for _ in range(4))]))
         assert [len(group) for group in together(run)] == [3, 2, 2, 2]
 
+    def test_of_those_that_went_together_each_is_known_by_its_own_time(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        line_up(engine)
+        linger, takes_s = ("scripted", "linger"), 0.05  # it sleeps for so long at least
+        monkeypatch.setattr(engine.worker.tools, "_lately_s", {linger: 0.0})
+        run = engine.go(engine.start([call("linger", for_s=takes_s, heed=False) for _ in range(5)]))
+        assert [len(group) for group in together(run)] == [5]
+        assert engine.worker.tools.usual_s(*linger) > takes_s * (1 - 0.5**5) * 0.99
+
 
 def test_alone_a_run_has_one_read_in_flight(engine: Engine) -> None:
     run = engine.go(start(engine, engine.order()))

@@ -28,6 +28,18 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self.after: list[str] = []
         self.kept_cursor: Any = None
 
+    def begin_with(self, statement: str) -> None:
+        """Run a statement without parameters: in one message with BEGIN, where it is the first of its transaction."""
+        listens = self.queries_logged or self.execute_wrappers
+        if self.connection is None or listens or self.connection.pgconn.transaction_status != TransactionStatus.IDLE:
+            with self.cursor() as cursor:
+                cursor.execute(statement)
+            return
+        with self.wrap_database_errors:
+            # Else psycopg would begin with a message of its own.
+            self.connection.autocommit = True
+            self.connection.execute(f"BEGIN; {statement}", prepare=False)
+
     def _commit(self) -> None:
         last, after = self._forget()
         if self.connection is None or not (last or after):

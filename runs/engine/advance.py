@@ -17,7 +17,7 @@ from runs.engine.waits import ask_about_failure, wait_for_contract, wait_for_pla
 from runs.errors import Lost, OverBudget, UnknownAgent
 from runs.lifecycle import Claim, Held
 from runs.models import Run, Step
-from runs.states import RUN_FINAL, STEP_OPEN, RunState, StepKind, StepState
+from runs.states import RUN_FINAL, RunState, StepKind, StepState
 
 log = logging.getLogger(__name__)
 
@@ -198,11 +198,10 @@ class _Look:
     rationed: bool  # some allowance says how many runs may be under way
 
 
-_OPEN = ", ".join(f"'{state}'" for state in sorted(STEP_OPEN))
 _LOOK = f"""
     SELECT coalesce(least(r.expires_at, r.deadline_at) <= lw_clock(), false),
         coalesce((SELECT s.scope || ': ' || s.reason FROM ({switches.in_scope_of("''")}) s), ''),
-        EXISTS (SELECT FROM runs_step o WHERE o.run_id = r.id AND o.state IN ({_OPEN})),
+        EXISTS (SELECT FROM runs_step o WHERE o.run_id = r.id AND o.state IN ({steps.OPEN})),
         EXISTS (SELECT FROM runs_approval a WHERE a.run_id = r.id AND a.state IN ('pending', 'approved')
                 AND a.effective_at IS NULL AND a.expires_at <= lw_clock()),
         EXISTS (SELECT FROM runs_step w WHERE w.run_id = r.id AND w.state = 'waiting' AND w.wake_at <= lw_clock()),
@@ -225,10 +224,12 @@ def _work(hand: Hand, chosen: list[Step] | harmless.Taken) -> bool:
     if isinstance(chosen, harmless.Taken):
         # Reads and an end that were decided on are begun at once: what is judged before a choice is judged there too.
         decided = decide.carry_out(hand, chosen)
-        if [(step.kind, step.state) for step in decided] == [(StepKind.FINISH, StepState.PLANNED)]:
-            return finish.advance_finish(hand, decided[0].pk, get_agent(decided[0].run.agent))
-        if not hand.used_up:
-            _read(hand, decided)
+        if not decided or hand.used_up:
+            return False
+        last = decided[-1]
+        ends = (last.kind, last.state) == (StepKind.FINISH, StepState.PLANNED)
+        if (_read(hand, decided) or last is decided[0]) and ends and not hand.used_up:
+            return finish.advance_finish(hand, last.pk, get_agent(last.run.agent))
         return False
     step = chosen[0]
     match step.kind:

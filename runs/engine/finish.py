@@ -4,9 +4,9 @@ from dataclasses import asdict
 
 from django.db import transaction
 
-from runs import budgets, course, journal, lifecycle, operations, steps, switches
+from runs import budgets, course, journal, lifecycle, operations, sql, steps, switches
 from runs.agents import Agent, Claim, Json
-from runs.engine import harmless, think
+from runs.engine import harmless
 from runs.engine.hand import Hand, backoff, later
 from runs.engine.harmless import Order
 from runs.engine.persist import persist
@@ -31,47 +31,64 @@ def advance_finish(hand: Hand, step_id: int, agent: Agent) -> bool:
     if agent.verify is None:
         return _succeed(hand, step_id, Verified.NOT_VERIFIED, evidence=None)
     with transaction.atomic(durable=True):
+        switches.lock_shared()
         run = lifecycle.lock_held(hand.claim)
-        if not _has_done_its_work(run, steps.lock(step_id)):
+        if not _may_finish(run, steps.lock(step_id)):
             return False
     performed = harmless.perform(hand, step_id, _order)
     if performed is None:
         return False
     attempt, outcome = performed
-    persist(lambda: _settle(hand, step_id, attempt, outcome))
-    return False
+    ended: list[bool] = []
+    persist(lambda: ended.append(_settle(hand, step_id, attempt, outcome)))
+    return ended[-1]
 
 
-def _has_done_its_work(run: Run, step: Step) -> bool:
-    """Whether no work item is open. Else the claim is refused; of a run that finishes with what it has, they are dropped."""
+_STANDS = f"""
+    SELECT r.paused_at IS NOT NULL OR coalesce(least(r.expires_at, r.deadline_at) <= lw_clock(), false)
+            OR EXISTS ({switches.in_scope_of("''")})
+            OR EXISTS (SELECT FROM runs_step s WHERE s.run_id = r.id AND s.id <> %s AND s.state IN ({steps.OPEN})),
+        EXISTS (SELECT FROM runs_workitem w WHERE w.run_id = r.id AND w.state = 'open')
+    FROM runs_run r WHERE r.id = %s
+"""
+
+
+def _may_finish(run: Run, step: Step) -> bool:
+    """Whether nothing stands against a locked finish step. What holds its run, or is to be done first, is chosen next.
+
+    Open work items refuse the claim; of a run that finishes with what it has, they are dropped.
+    """
+    stands, works = sql.fetch_row(_STANDS, [step.pk, run.pk])
+    if stands or not works:
+        return not stands
     open_items = list(WorkItem.objects.filter(run=run, state=WorkState.OPEN).order_by("pk"))
-    if open_items and budgets.is_finishing(run.pk):
+    if budgets.is_finishing(run.pk):
         for item in open_items:
             why = "not done: the run finished with what it had"
             lifecycle.close_work(item, state=WorkState.DROPPED, outcome=why, step=step.pk)
-    elif step.state == StepState.PLANNED and open_items:
-        named = ", ".join(f"{item.ref} ({item.title})" for item in open_items[:10])
+        return True
+    named = ", ".join(f"{item.ref} ({item.title})" for item in open_items[:10])
+    if step.state == StepState.PLANNED:
         steps.close(
             step, StepState.REFUSED, error=f"{len(open_items)} work items are open: {named}. Close or drop them."
         )
-        return False
-    return True
+    return False
 
 
-def _settle(hand: Hand, step_id: int, attempt: int, outcome: Outcome) -> None:
+def _settle(hand: Hand, step_id: int, attempt: int, outcome: Outcome) -> bool:
     report = harmless.result_of(outcome)
     if report is not None and isinstance(report.result, dict) and report.result.get("holds") is True:
-        _succeed(
+        return _succeed(
             hand, step_id, Verified.VERIFIED, evidence=report.result.get("evidence"), attempt=attempt, outcome=outcome
         )
-        return
     with transaction.atomic(durable=True):
         settling = harmless.close(hand.claim, attempt, outcome)
         if settling is None:
-            return
+            return False
         if settling.counts:
             _not_accepted(settling.run, settling.step, outcome)
         finish_late(settling.run, late=settling.late)
+    return False
 
 
 def _order(run: Run, step: Step, agent: Agent) -> Order | None:
@@ -121,7 +138,7 @@ def _succeed(
         elif run.epoch != hand.claim.epoch or run.state != RunState.RUNNING:
             raise Lost(hand.claim.run, hand.claim.epoch)
         step = steps.lock(step_id)
-        if attempt is None and (think.holder_of(run) or not _has_done_its_work(run, step)):
+        if attempt is None and not _may_finish(run, step):
             return False
         claimed: dict[str, Json] = {
             "outcome": step.arguments.get("outcome"),

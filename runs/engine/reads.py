@@ -1,7 +1,7 @@
 """Plain reads, one after another: what returned is settled, and the next one taken, in one statement.
 
 A read that needs no approval, rests on no fact and is tried for the first time is most of what agents do, and most of
-what the general path (`act`, `settle`) would ask the database about cannot apply to it. `lw_read_on` (migration 0016)
+what the general path (`act`, `settle`) would ask the database about cannot apply to it. `lw_read_on` (migration 0026)
 does the same moves by the same rules, in one round trip and one commit; it says no wherever anything is out of the
 ordinary, and then the general path decides. tests/test_reads.py holds the two against each other.
 
@@ -165,18 +165,16 @@ def _read_on(
     try:
         settled, attempts, arguments, begin_within = sql.fetch_row(
             "SELECT settled, attempts, arguments, begin_within_s FROM lw_read_on("
-            "%s, %s, %s, %s, %s, %s::bigint[], %s::jsonb[], %s::bigint[], %s::text[], %s::double precision[])",
+            "%s, %s, %s, %s, %s, %s::bigint[], %s::jsonb, %s::jsonb)",
             [
                 hand.claim.run,
                 hand.claim.epoch,
                 hand.worker,
                 performer,
                 settings.LEASE_S,
-                [attempt for attempt, _ in back],
-                [text for _, text in back],
-                [read.step for read in reads],
-                [read.tool.contract for read in reads],
-                [read.tool.timeout for read in reads],
+                sql.array(attempt for attempt, _ in back),
+                f"[{','.join(text for _, text in back)}]",
+                json.dumps([_write_wanted(read) for read in reads]),
             ],
         )
     except DatabaseError as error:
@@ -195,7 +193,7 @@ def _read_on(
                 agent=agent.name,
                 function=Function.CALL,
                 tool=read.tool.name,
-                arguments=json.loads(given),
+                arguments=given,
                 run=hand.claim.run,
                 step=read.number,
                 begin_by=before + float(begin_within),
@@ -203,9 +201,13 @@ def _read_on(
                 look=False,
             ),
         )
-        for read, attempt, given in zip(reads, attempts or [], arguments or [], strict=True)
+        for read, attempt, given in zip(reads, attempts or [], json.loads(arguments or "[]"), strict=True)
     ]
     return _Answer(settled=settled, taken=taken)
+
+
+def _write_wanted(read: Read) -> dict[str, Json]:
+    return {"step": read.step, "contract": read.tool.contract, "timeout_s": read.tool.timeout}
 
 
 def _is_plain(tool: Tool) -> bool:

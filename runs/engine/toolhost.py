@@ -136,6 +136,9 @@ class ToolHost:
         watch, dead = _Watch(tick=tick, progress=progress), ""
         try:
             self._send(performs)
+            if len(performs) > 1:
+                # They are quick: looked for when all should be over, which costs less than to be woken by each.
+                self._ended(min(sum(self.usual_s(each.agent, each.tool) for each in performs), _TICK_S))
             for perform in performs:
                 if watch.stopped and not dead:
                     self.close()
@@ -145,7 +148,9 @@ class ToolHost:
                     continue
                 began = time.monotonic()
                 outcome = self._await(perform, watch)
-                self._note_duration(perform, time.monotonic() - began)
+                self._note_duration(
+                    perform, outcome.took_s if isinstance(outcome, Report) else time.monotonic() - began
+                )
                 if isinstance(outcome, Died):
                     dead = "its process ended in a call before it"
                 yield perform, outcome

@@ -52,6 +52,7 @@ def serve(fd: int, *, parent: uuid.UUID) -> None:
             message = pipe.recv_bytes()
         except EOFError:
             return
+        began = time.monotonic()
         perform = Perform.load(message)
         made = _perform(perform, pipe, deadline, ident)
         report = replace(
@@ -60,6 +61,7 @@ def serve(fd: int, *, parent: uuid.UUID) -> None:
             result=vault.redact(made.result),
             error=vault.redact(made.error),
             body=vault.redact(made.body),
+            took_s=time.monotonic() - began,
         )
         failpoints.reach("reported", run=perform.run, tool=perform.tool)
         pipe.send_bytes(report.dump())

@@ -59,7 +59,7 @@ class Said(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What came of an attempt. `body` and `media_type`: an artifact that the tool returned."""
+    """What came of an attempt. `body` and `media_type`: an artifact that the tool returned. took_s: seconds in the process."""
 
     attempt: int = 0
     said: Said
@@ -67,6 +67,7 @@ class Report:
     error: str = ""
     body: bytes | None = None
     media_type: str = ""
+    took_s: float = 0.0
 
     def dump(self) -> bytes:
         body = None if self.body is None else base64.b64encode(self.body).decode()
