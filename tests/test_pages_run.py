@@ -67,6 +67,7 @@ def test_a_doubt_a_pause_and_an_end_say_what_comes_of_them(operator: User, appro
     operations.pause_run(paused.pk, reason="looking", by=operator)
     words = read(page_of(operator, paused))
     assert "Paused: looking" in words
+    assert "ago By olga Until" in words
     assert "Resume…" in words
     ended = situations.start(operator)
     operations.stop_run(ended.pk, reason="wrong batch", by=operator)

@@ -54,6 +54,7 @@ def explain(run: RunDetail, extras: RunExtras, *, may_decide: bool) -> Why:
             answers=[
                 Answer(label="On whom", words="whoever resumes it"),
                 Answer(label="Paused", since=run.paused.at, words="ago"),
+                Answer(label="By", words=write_actor(extras.acted_by)),
                 _end_of_life(run, now),
                 Answer(
                     label="And then",
@@ -85,8 +86,8 @@ def _explain_end(run: RunDetail, extras: RunExtras) -> Why:
     took = write_ago(run.created_at, run.ended_at) if run.ended_at else ""
     answers = [Answer(label="Ended", since=run.ended_at, words="ago" if run.ended_at else "now")]
     answers.append(Answer(label="After", words=took))
-    if extras.ended_by.startswith("person:"):
-        answers.append(Answer(label="By", words=write_actor(extras.ended_by)))
+    if extras.acted_by.startswith("person:"):
+        answers.append(Answer(label="By", words=write_actor(extras.acted_by)))
     if run.state == RunState.EXPIRED:
         answers.append(_name_limit(run))
     if run.in_flight:

@@ -34,8 +34,8 @@ class Amended:
 
 @dataclass(frozen=True, kw_only=True)
 class RunExtras:
-    """`holder`: the process that holds the run now, as `kind on host`; empty for none. `ended_by`: who ended it, as the
-    journal names them; empty while it is open.
+    """`holder`: the process that holds the run now, as `kind on host`; empty for none. `acted_by`: who ended or paused it, as
+    the journal names them; empty for none.
 
     `unpriced`: calls served by a model without a price, whose cost is not known yet.
     `facts_move_s`: in how many seconds a fact of the run is called otherwise, by its age alone; None when none will be.
@@ -51,14 +51,14 @@ class RunExtras:
     failures: int
     holder: str
     facts_move_s: float | None
-    ended_by: str
+    acted_by: str
 
 
 def read_run_extras(run: int) -> RunExtras:
     """In four queries."""
     cards = [sql.fill(OpenCard, row) for row in _rows(_CARDS, run)]
     work = _rows(_WORK, run)
-    now, usd, tokens, unpriced, failures, holder, facts_move_s, ended_by = sql.fetch_row(_FIGURES, {"run": run})
+    now, usd, tokens, unpriced, failures, holder, facts_move_s, acted_by = sql.fetch_row(_FIGURES, {"run": run})
     return RunExtras(
         now=now,
         amendments=[sql.fill(Amended, row) for row in _rows(_AMENDMENTS, run)],
@@ -70,7 +70,7 @@ def read_run_extras(run: int) -> RunExtras:
         failures=failures,
         holder=holder or "",
         facts_move_s=facts_move_s,
-        ended_by=ended_by or "",
+        acted_by=acted_by or "",
     )
 
 
@@ -112,6 +112,7 @@ _FIGURES = f"""
             FROM runs_fact, unnest(ARRAY[{AGEING}, 1.0]::float8[]) share
             WHERE run_id = %(run)s AND contradicted_at IS NULL AND verified_at <= lw_clock() AND isfinite(verified_at)
                 AND share * max_age_s > extract(epoch FROM lw_clock() - verified_at)),
-        (SELECT j.actor FROM runs_run r JOIN runs_journalentry j ON j.run_id = r.id AND j.kind = 'run.' || r.state
-            WHERE r.id = %(run)s AND r.ended_at IS NOT NULL ORDER BY j.id DESC LIMIT 1)
+        (SELECT j.actor FROM runs_run r JOIN runs_journalentry j ON j.run_id = r.id
+                AND j.kind = CASE WHEN r.ended_at IS NOT NULL THEN 'run.' || r.state ELSE 'run.paused' END
+            WHERE r.id = %(run)s AND (r.ended_at IS NOT NULL OR r.paused_at IS NOT NULL) ORDER BY j.id DESC LIMIT 1)
 """
