@@ -10,8 +10,9 @@ from django.test import Client
 from runs import clock, operations
 from runs.access import Role
 from runs.agents import get_agent
+from runs.approvals import Said
 from runs.models import Approval, Decision
-from runs.states import ApprovalKind
+from runs.states import ApprovalKind, Verdict
 from tests import page_situations, situations, writers
 from tests.page_tools import client_of, read
 from tests.people import approver, make_person, operator
@@ -64,6 +65,23 @@ def test_who_works_off_their_own_stays_among_them(operator: User, approver: User
     )
     assert response["Location"].partition("&")[0] == f"/approvals/{second.pk}?mine=1"
     assert "1 card left to decide." in read(client.get(response["Location"]))
+
+
+def test_a_list_that_is_cut_says_that_there_is_more(
+    operator: User, approver: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.views.approvals.INBOX_SHOWN", 2)
+    first, *_ = (ask(operator, valid_for_s=10_000.0 * (n + 1)) for n in range(4))
+    client = client_of(approver)
+    words = read(client.get("/approvals"))
+    assert "2+ to decide; what expires first is shown" in words
+    assert "All 2+ 1 of 2+, expires first" in words
+    response = client.post(f"/approvals/{first.pk}/decision", {"version": "1", "verdict": "reject", "comment": "no"})
+    assert "2+ cards left to decide." in read(client.get(response["Location"]))
+    operations.decide(listed(client)[0], Said(verdict=Verdict.REJECT, comment="no"), by=approver)
+    words = read(client.get("/approvals"))
+    assert "2 to decide" in words
+    assert "what expires first is shown" not in words
 
 
 def test_what_is_put_off_leaves_the_readers_own_list_and_comes_back_at_its_time(operator: User, approver: User) -> None:

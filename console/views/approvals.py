@@ -44,12 +44,19 @@ REJECT_REASONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Inbox:
-    """What waits: `lines` are shown, without those that the reader has put off. `which`: "", mine or later."""
+    """What waits: `lines` are shown, without those that the reader has put off. `which`: "", mine or later. `more`: than
+    are shown.
+    """
 
     lines: list[InboxLine]
+    more: bool
     put_off: dict[int, datetime]
     which: str
     now: datetime
+
+    @property
+    def count(self) -> str:
+        return f"{len(self.lines)}{'+' if self.more else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +122,7 @@ def decide(request: Reader, number: int) -> HttpResponse:
         raise
     except LongwatchError as refusal:
         return _refuse(request, number, refusal)
-    left = _read_inbox(request).lines
+    left = _read_inbox(request)
     more = _say_left(left)
     word = say_verdict(said.verdict).capitalize()
     stays = said.verdict in (Verdict.UNDO, Verdict.EXPLAIN) or made.state == ApprovalState.PENDING
@@ -126,7 +133,7 @@ def decide(request: Reader, number: int) -> HttpResponse:
         stays = False
     else:
         messages.success(request, f"{word}: {found.view.title}. {more}")
-    following = number if stays and made.effective_at is None else next((line.id for line in left), None)
+    following = number if stays and made.effective_at is None else next((line.id for line in left.lines), None)
     undo = f"{'&' if _which(request) else '?'}undo={number}" if made.effective_at is not None else ""
     return HttpResponseRedirect(_place(request, following) + undo)
 
@@ -155,14 +162,16 @@ def put_off(request: Reader, number: int) -> HttpResponse:
     if not minutes:
         messages.success(request, "It is in your list again.")
         return HttpResponseRedirect(_place(request, number))
-    left = _read_inbox(request).lines
+    left = _read_inbox(request)
     shown_again = write_duration(minutes * 60)
     messages.success(request, f"Put off: {found.view.title}. It shows again in {shown_again}. {_say_left(left)}")
-    return HttpResponseRedirect(_place(request, left[0].id if left else None))
+    return HttpResponseRedirect(_place(request, left.lines[0].id if left.lines else None))
 
 
-def _say_left(left: list[InboxLine]) -> str:
-    return f"{plural(len(left), 'card')} left to decide." if left else "Nothing is left to decide."
+def _say_left(left: Inbox) -> str:
+    if left.more:
+        return f"{left.count} cards left to decide."
+    return f"{plural(len(left.lines), 'card')} left to decide." if left.lines else "Nothing is left to decide."
 
 
 def _place(request: Reader, number: int | None) -> str:
@@ -318,10 +327,11 @@ def _which(request: Reader) -> str:
 def _read_inbox(request: Reader) -> Inbox:
     which, now = _which(request), clock.now()
     of = request.user if which == "mine" else None
-    pending = list_pending(agents=request.rights.agents, kinds=_kinds(request), of=of)
+    found = list_pending(agents=request.rights.agents, kinds=_kinds(request), of=of, limit=INBOX_SHOWN + 1)
+    pending, more = found[:INBOX_SHOWN], len(found) > INBOX_SHOWN and which != "later"
     put_off = later.read_put_off(request.session, pending, now)
     lines = [line for line in pending if (line.id in put_off) == (which == "later")]
-    return Inbox(lines=lines, put_off=put_off, which=which, now=now)
+    return Inbox(lines=lines, more=more, put_off=put_off, which=which, now=now)
 
 
 def _describe_inbox(request: Reader, inbox: Inbox, *, current: int | None) -> dict[str, Any]:
@@ -337,6 +347,8 @@ def _describe_inbox(request: Reader, inbox: Inbox, *, current: int | None) -> di
         ],
         "section": "doubts" if _kinds(request) == [ApprovalKind.VERDICT] else "approvals",
         "items": items,
+        "count": inbox.count,
+        "more": inbox.more,
         "urgent": sum(item.urgent for item in items),
         "changes_in_s": min(changes_in_s, default=None),
         "which": inbox.which,
