@@ -123,7 +123,7 @@ _gathering: ContextVar[_Gathering | None] = ContextVar("gathering", default=None
 
 
 def _write(run: int, entries: Sequence[_Entry]) -> None:
-    told = [
+    told = (
         {
             "kind": e.kind,
             "actor": e.actor.name,
@@ -134,6 +134,6 @@ def _write(run: int, entries: Sequence[_Entry]) -> None:
             "why": e.why,
         }
         for e in entries
-    ]
-    sql.finish("SELECT lw_journal(%s, %s)", [run, sql.jsonb(told)])
+    )
+    sql.finish("SELECT lw_journal(%s, %s)", [run, sql.records(told)])
     notify.screen("runs", f"run.{run}")

@@ -130,21 +130,12 @@ def lock_with_descendants(run: int) -> list[Run]:
     for each other: so these locks are let go (they are of a savepoint), and all are taken again in order.
     """
     require_transaction()
-    alone = "SELECT NOT EXISTS (SELECT FROM runs_run WHERE parent_id = %s)"
     while True:
         try:
             with transaction.atomic():
-                # Most have none below them; nothing is created under a locked parent.
-                top = lock(run)
-                if sql.fetch_row(alone, [run])[0]:
-                    return [top]
-                raise _Grew
-        except _Grew:
-            pass
-        try:
-            with transaction.atomic():
                 # From the newest: a child's number is always above its parent's.
-                tree = sql.load(Run, f"id IN ({_DOWN}) ORDER BY id DESC FOR NO KEY UPDATE", [run])
+                tree = sql.load(Run, f"id = ANY (ARRAY ({_DOWN})) ORDER BY id DESC FOR NO KEY UPDATE", [run])
+                # Nothing is created under a locked parent.
                 if {number for (number,) in sql.fetch_all(_DOWN, [run])} != {one.pk for one in tree}:
                     raise _Grew
                 return tree

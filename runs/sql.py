@@ -158,3 +158,8 @@ def array(numbers: Iterable[int]) -> str:
 def jsonb(value: object) -> Jsonb | None:
     """A cleaned value for a jsonb column; None is SQL's NULL. A raw read gives jsonb back as text."""
     return None if value is None else Jsonb(clean_json(value))
+
+
+def records(rows: Iterable[Mapping[str, object]]) -> Jsonb:
+    """What many rows are made of, as one argument for `jsonb_to_recordset`; each value is cleaned by itself."""
+    return Jsonb([{name: clean_json(value) for name, value in row.items()} for row in rows])

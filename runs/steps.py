@@ -62,7 +62,7 @@ def plan_all(run: Run, asked: Sequence[Asked], *, actor: Actor = AGENT) -> list[
         " contract text, arguments jsonb, because text, rests_on jsonb, again text, fact bigint, subject bigint))"
         " WITH ORDINALITY AS asked(kind, reply_to, place, call_id, tool, contract, arguments, because, rests_on, again,"
         f" fact, subject, nth) ORDER BY nth RETURNING {sql.columns(Step)}",
-        [len(asked), run.pk, len(asked), sql.jsonb([{**vars(a), "arguments": a.arguments or {}} for a in asked])],
+        [len(asked), run.pk, len(asked), sql.records({**vars(a), "arguments": a.arguments or {}} for a in asked)],
     )
     planned = sql.build(Step, rows)
     for step in planned:

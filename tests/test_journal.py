@@ -61,6 +61,21 @@ def test_an_entry_of_no_run_has_no_number_and_one_of_an_unknown_run_is_refused(r
     assert (entry.run_id, entry.seq) == (None, None)
 
 
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_cannot_be_shown_of_one_entry_leaves_the_others_as_they_are(run: Run) -> None:
+    with transaction.atomic(), journal.together():
+        lifecycle.lock(run.pk)
+        append("note.made", run=run.pk, before={"a": 1}, after={"b": Unspeakable()}, why="one")
+        append("note.made", run=run.pk, after={"b": 2}, why="two")
+    kept = JournalEntry.objects.filter(run=run, kind="note.made").order_by("seq").values_list("before", "after", "why")
+    assert list(kept) == [({"a": 1}, "… cannot be shown: dict (ValueError)", "one"), (None, {"b": 2}, "two")]
+
+
 @pytest.mark.django_db
 def test_who_what_before_after_and_why_are_kept(run: Run) -> None:
     user = User.objects.get(username="ana")
