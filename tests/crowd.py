@@ -6,6 +6,8 @@ from typing import Any
 
 from django.db import connection
 
+from tests.writers import Thread
+
 # What a column that must not be empty holds where nothing is said of it.
 _PLAIN = {
     "uuid": "gen_random_uuid()",
@@ -26,11 +28,7 @@ def fill(*, finished: int, waiting: int, due: int) -> None:
         # Only what is asked about has to be true of these rows; foreign keys and triggers would take most of the time.
         cursor.execute("SET session_replication_role = replica")
     add_runs(1, finished, state="'succeeded'", ended_at="now()", drained_at="now()", due_at="NULL", expires_at=_WEEK)
-    _add_steps(1, finished, state="'done'", ended_at="now()", result="'{}'")
-    _insert(
-        "runs_attempt", 1, finished,
-        id="g", run_id="g", step_id="g", number="1", outcome="'done'", ended_at="now()", lease_until="now()", key_id="g",
-    )  # fmt: skip
+    _add_done(1, finished)
     _insert(
         "runs_key", 1, finished, id="g", run_id="g", step_id="g", intent="g::text", state="'done'", closed_at="now()"
     )
@@ -62,6 +60,25 @@ def fill(*, finished: int, waiting: int, due: int) -> None:
         for table in ("run", "step", "attempt", "key", "approval", "fact", "factversion"):
             cursor.execute(f"SELECT setval(pg_get_serial_sequence('runs_{table}', 'id'), {last})")
         cursor.execute("VACUUM ANALYZE")
+
+
+def fill_steps(first: int, last: int) -> None:
+    """Steps that were done, in a session of its own: what others know of the tables stays as it was."""
+
+    def add() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET session_replication_role = replica")
+        _add_done(first, last)
+
+    Thread(add).finish()
+
+
+def _add_done(first: int, last: int) -> None:
+    _add_steps(first, last, state="'done'", ended_at="now()", result="'{}'")
+    _insert(
+        "runs_attempt", first, last,
+        id="g", run_id="g", step_id="g", number="1", outcome="'done'", ended_at="now()", lease_until="now()", key_id="g",
+    )  # fmt: skip
 
 
 def _add_history(first: int, last: int) -> None:

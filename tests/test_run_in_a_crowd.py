@@ -2,13 +2,14 @@
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 
 from runs import operations, sql
 from runs.approvals import Said
 from runs.engine.sweep import sweep_once
 from runs.operations import Start
 from runs.states import RunState, Verdict
-from tests.crowd import fill
+from tests.crowd import fill, fill_steps
 from tests.engine_tools import Engine, call, engine, shop_process, workers
 from tests.gateway_tools import Desk, desk, model_process, model_server, work_through
 from tests.page_tools import client_of
@@ -30,10 +31,12 @@ def read_whole() -> dict[str, int]:
     return dict(sql.fetch_all("SELECT relname, seq_tup_read FROM pg_stat_user_tables WHERE n_live_tup > 1000"))
 
 
-def read_by_index() -> int:
-    """How many entries of the journal's indexes were read so far."""
+def read_by_index(*tables: str) -> int:
+    """How many entries of the indexes of these tables were read so far."""
     sql.execute("SELECT pg_stat_force_next_flush()")
-    (read,) = sql.fetch_row("SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'runs_journalentry'")
+    (read,) = sql.fetch_row(
+        "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = ANY(%s)", [list(tables)]
+    )
     return int(read)
 
 
@@ -69,6 +72,17 @@ def test_a_run_with_every_kind_of_step_reads_no_table_whole(crowd: None, engine:
     assert grown_since(before) == {}
 
 
+def test_reads_that_were_planned_in_a_small_database_look_at_no_more_in_a_large_one(engine: Engine) -> None:
+    reads = [call("give", value=place) for place in range(5)]
+    connection.close()  # the plans are those of a connection
+    sql.execute("VACUUM ANALYZE runs_step, runs_attempt")
+    assert engine.go(engine.start(reads)).state == RunState.SUCCEEDED
+    fill_steps(1_000_001, 1_000_000 + FINISHED)
+    before = read_by_index("runs_step", "runs_attempt")
+    assert engine.go(engine.start(reads)).state == RunState.SUCCEEDED
+    assert read_by_index("runs_step", "runs_attempt") - before < FINISHED / 2
+
+
 def test_a_run_of_a_model_reads_no_table_whole(
     crowd: None, desk: Desk, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +101,7 @@ def test_a_run_of_a_model_reads_no_table_whole(
 def test_a_page_reads_what_it_shows(crowd: None, operator: User, page: str) -> None:
     browser = client_of(operator)
     browser.get(page)
-    before, looked_up = read_whole(), read_by_index()
+    before, looked_up = read_whole(), read_by_index("runs_journalentry")
     assert browser.get(page).status_code == 200
     assert grown_since(before) == {}
-    assert read_by_index() - looked_up < FINISHED / 2
+    assert read_by_index("runs_journalentry") - looked_up < FINISHED / 2
