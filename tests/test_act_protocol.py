@@ -2,15 +2,26 @@
 
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
-from runs import operations
+from runs import budgets, operations
 from runs.approvals import Said
 from runs.clock import shift
 from runs.errors import AlreadyDecided
-from runs.models import Approval, Attempt, Fact, Key, Run
-from runs.states import ApprovalState, AttemptOutcome, KeyState, RunState, StepState, Verdict, Verified, WaitingFor
+from runs.models import Approval, Attempt, Fact, Key, Run, Step
+from runs.states import (
+    ApprovalState,
+    AttemptOutcome,
+    KeyState,
+    RunState,
+    StepKind,
+    StepState,
+    Verdict,
+    Verified,
+    WaitingFor,
+)
 from tests.engine_tools import Engine, call, dig, engine, shop_process, workers
 
 __all__ = ["engine", "shop_process", "workers"]
@@ -189,12 +200,17 @@ def test_the_verdict_it_did_not_does_it_again_once(engine: Engine) -> None:
     assert (run.state, engine.paid(order)) == (RunState.SUCCEEDED, 1)
 
 
-def test_a_tool_that_kills_its_process_three_times_waits_for_a_person(engine: Engine) -> None:
-    run = engine.start([call("die")])
+def try_all(engine: Engine, run: Run) -> Run:
+    """Let it be tried three times, without the pauses in between."""
     engine.go(run)
     for _ in range(3):
         engine.hasten(run)
         engine.go(run)
+    return run
+
+
+def test_a_tool_that_kills_its_process_three_times_waits_for_a_person(engine: Engine) -> None:
+    run = try_all(engine, engine.start([call("die")]))
     card = engine.card(run, "failure")
     assert "its process died 3 times" in card.title
     tries = dig(card.evidence, "tries")
@@ -259,3 +275,39 @@ def test_a_child_is_waited_for_and_its_outcome_returned(engine: Engine) -> None:
     assert (run.state, child.state) == (RunState.SUCCEEDED, RunState.SUCCEEDED)
     assert dig(step.result, "state") == "succeeded"
     assert (child.root_id, child.depth) == (run.pk, 1)
+
+
+@pytest.mark.parametrize(
+    "decided", [None, "look", ["look"], [{"tool": 3}], {"tool": "give"}, [call("give", value=1), 2]]
+)
+def test_a_decision_that_is_none_is_a_try_that_failed_and_a_person_is_asked(engine: Engine, decided: Any) -> None:
+    run = try_all(engine, engine.start(agent="hesitant", inputs={"decided": decided}))
+    card = engine.card(run, "failure")
+    assert card.title == "think: its decide function failed 3 times"
+    assert card.why == "its decide function did not return a list of Ask"
+    assert list(Attempt.objects.filter(run=run).values_list("outcome", flat=True)) == [AttemptOutcome.FAILED] * 3
+    assert not Step.objects.filter(run=run, kind=StepKind.ACT).exists()
+    assert not budgets.mismatches()
+
+
+@pytest.mark.parametrize("found", [None, True, [True], {"ok": True}, {"holds": "yes"}])
+def test_a_verdict_that_is_none_is_a_try_that_failed_and_a_person_is_asked(engine: Engine, found: Any) -> None:
+    run = try_all(engine, engine.start(agent="mumbling", inputs={"found": found}))
+    card = engine.card(run, "failure")
+    assert card.title == "finish: its claim could not be verified"
+    assert card.why == "its verify function did not return a Verdict"
+    tries = Attempt.objects.filter(run=run, step__kind=StepKind.FINISH).values_list("outcome", flat=True)
+    assert list(tries) == [AttemptOutcome.FAILED] * 3
+    assert run.verified == Verified.UNCLAIMED
+    assert not budgets.mismatches()
+
+
+def test_a_tool_that_is_ended_at_its_timeout_is_said_to_be(engine: Engine) -> None:
+    run = engine.go(engine.start([call("oversleep", for_s=60.0)]))
+    card = engine.card(run, "failure")
+    assert card.why == "it did not return within its timeout of 1 s; ended by SIGKILL"
+
+
+def test_a_tool_whose_process_dies_before_its_timeout_is_not_said_to_have_been_late(engine: Engine) -> None:
+    run = try_all(engine, engine.start([call("die")]))
+    assert engine.card(run, "failure").why == "it died; ended by SIGKILL"

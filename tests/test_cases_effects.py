@@ -13,6 +13,7 @@ from runs import budgets, operations, sql, steps
 from runs.agents import get_agent
 from runs.approvals import Said
 from runs.engine import briefing, briefing_request
+from runs.engine import hand as hands
 from runs.engine.persist import persist
 from runs.engine.sweep import sweep_once
 from runs.engine.worker import Worker
@@ -120,9 +121,10 @@ def sweeping() -> Iterator[None]:
 
 
 def test_a2_a_call_that_lasts_longer_than_its_lease_is_not_given_to_a_second_worker(
-    engine: Engine, rival: Worker, settings: Any
+    engine: Engine, rival: Worker, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.LEASE_S = 1.5
+    monkeypatch.setattr(hands, "SLICE_S", 60.0)  # one that is used up lets another worker go on
     order = engine.order()
     run = engine.start(*engine.read(order), [call("pay_keyed", order=order, amount="20.00")])
     advance_to(engine, run, "pay_keyed")
@@ -138,6 +140,7 @@ def test_a2_a_call_that_lasts_longer_than_its_lease_is_not_given_to_a_second_wor
     thread = threading.Thread(target=work)
     with sweeping():
         thread.start()
+        wait_until(lambda: Run.objects.get(pk=run.pk).state == RunState.RUNNING, what="the claim")
         taken_by_others = 0
         while not done.wait(0.05):
             taken_by_others += rival.claim_and_advance()

@@ -18,8 +18,9 @@ from runs.models import Run
 from tests import page_situations, situations
 from tests.page_tools import client_of, read
 from tests.people import approver, make_person, make_stranger, operator, viewer
+from tests.test_pages_spend import noon
 
-__all__ = ["approver", "operator", "viewer"]
+__all__ = ["approver", "noon", "operator", "viewer"]
 
 pytestmark = pytest.mark.django_db
 
@@ -67,7 +68,9 @@ def test_a_budget_that_is_nearly_used_up_is_named(operator: User, viewer: User) 
     assert f"1 budget above 90 % refund-desk: run {run.pk} has used or reserved 95 % of its money" in words
 
 
-def test_an_allowance_that_is_nearly_used_up_stands_there_with_when_it_frees_up(operator: User, viewer: User) -> None:
+def test_an_allowance_that_is_nearly_used_up_stands_there_with_when_it_frees_up(
+    operator: User, viewer: User, noon: None
+) -> None:
     admin = User.objects.create_superuser("ada")
     for scope, hard in (("agent:refund-desk", "1.00"), ("all", "50")):
         terms = Terms(scope=scope, dimension="usd", period="day", hard=Decimal(hard))

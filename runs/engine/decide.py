@@ -1,5 +1,6 @@
 """A think step of an agent that decides in plain Python: its function runs in the tool process, on the same briefing."""
 
+from dataclasses import replace
 from typing import Any
 
 from django.db import transaction
@@ -12,7 +13,7 @@ from runs.engine.harmless import Order
 from runs.engine.persist import persist
 from runs.engine.settle import finish_late
 from runs.engine.toolhost import Outcome
-from runs.engine.toolwire import Function
+from runs.engine.toolwire import Function, Said
 from runs.engine.waits import ask_about_failure
 from runs.models import Run, Step
 from runs.states import WaitingFor
@@ -44,22 +45,25 @@ def carry_out(hand: Hand, taken: harmless.Taken) -> list[Step]:
 
 def _settle(hand: Hand, attempt: int, outcome: Outcome) -> list[Step]:
     report = harmless.result_of(outcome)
-    if report is not None and isinstance(report.result, list):
+    asks = None if report is None else _read_asks(report.result)
+    if asks is not None:
         reply = think.Reply(
-            calls=[_called(place, ask) for place, ask in enumerate(report.result) if isinstance(ask, dict)],
+            calls=[_called(place, ask) for place, ask in enumerate(asks)],
             text="",
-            stop_reason="tool_use" if report.result else "end_turn",
+            stop_reason="tool_use" if asks else "end_turn",
             amounts=budgets.Amounts(steps=1),
             pricing=budgets.Pricing(),
         )
         return think.settle(attempt, reply, claim=hand.claim)
+    if report is not None:
+        # A try that failed like any other, so that it is counted.
+        outcome = replace(report, said=Said.FAILED, error="its decide function did not return a list of Ask")
     with transaction.atomic(durable=True):
         settling = harmless.close(hand.claim, attempt, outcome)
         if settling is None:
             return []
         if settling.counts:
-            error = harmless.told(outcome) if report is None else "its decide function did not return a list of Ask"
-            _failed(settling.run, settling.step, error)
+            _failed(settling.run, settling.step, harmless.told(outcome))
         finish_late(settling.run, late=settling.late)
     return []
 
@@ -68,6 +72,14 @@ def order(run: Run, step: Step, agent: Agent) -> Order | None:
     """What the tool process is asked for a think step."""
     built: dict[str, Any] = briefing.build(run.pk).__dict__
     return Order(function=Function.DECIDE, asks=False, arguments=dict(built), timeout_s=_DECIDE_S)
+
+
+def _read_asks(decided: Json) -> list[dict[str, Json]] | None:
+    """What was decided; None where it is no list of Ask."""
+    if not isinstance(decided, list):
+        return None
+    asks = [ask for ask in decided if isinstance(ask, dict) and isinstance(ask.get("tool"), str)]
+    return asks if len(asks) == len(decided) else None
 
 
 def _called(place: int, ask: dict[str, Json]) -> think.Called:

@@ -1,6 +1,6 @@
 """A finish step: the claim that the goal is reached, verified at the outside system before it is accepted."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from django.db import transaction
 
@@ -13,7 +13,7 @@ from runs.engine.persist import persist
 from runs.engine.reading import full_result
 from runs.engine.settle import finish_late
 from runs.engine.toolhost import Outcome
-from runs.engine.toolwire import Function
+from runs.engine.toolwire import Function, Said
 from runs.engine.waits import ask_about_failure
 from runs.errors import Lost
 from runs.journal import AGENT
@@ -77,16 +77,20 @@ def _may_finish(run: Run, step: Step) -> bool:
 
 def _settle(hand: Hand, step_id: int, attempt: int, outcome: Outcome) -> bool:
     report = harmless.result_of(outcome)
-    if report is not None and isinstance(report.result, dict) and report.result.get("holds") is True:
+    verdict = None if report is None else _read_verdict(report.result)
+    if verdict is not None and verdict["holds"]:
         return _succeed(
-            hand, step_id, Verified.VERIFIED, evidence=report.result.get("evidence"), attempt=attempt, outcome=outcome
+            hand, step_id, Verified.VERIFIED, evidence=verdict.get("evidence"), attempt=attempt, outcome=outcome
         )
+    if report is not None and verdict is None:
+        # A try that failed like any other, so that it is counted.
+        outcome = replace(report, said=Said.FAILED, error="its verify function did not return a Verdict")
     with transaction.atomic(durable=True):
         settling = harmless.close(hand.claim, attempt, outcome)
         if settling is None:
             return False
         if settling.counts:
-            _not_accepted(settling.run, settling.step, outcome)
+            _not_accepted(settling.run, settling.step, outcome, verdict)
         finish_late(settling.run, late=settling.late)
     return False
 
@@ -153,18 +157,22 @@ def _succeed(
     return True
 
 
-def _not_accepted(run: Run, step: Step, outcome: Outcome) -> None:
+def _read_verdict(result: Json) -> dict[str, Json] | None:
+    """What was found; None where it is no Verdict."""
+    return result if isinstance(result, dict) and isinstance(result.get("holds"), bool) else None
+
+
+def _not_accepted(run: Run, step: Step, outcome: Outcome, verdict: dict[str, Json] | None) -> None:
     """The claim was refuted: the agent thinks again; or it could not be verified: tried again, then a person looks."""
-    report = harmless.result_of(outcome)
-    if report is not None and isinstance(report.result, dict):
-        reason = str(report.result.get("reason") or "the outside system says otherwise")
+    if verdict is not None:
+        reason = str(verdict.get("reason") or "the outside system says otherwise")
         claimed: Json = {"outcome": step.arguments.get("outcome"), "refuted": reason}
         lifecycle.set_claim(run.pk, outcome=claimed, verified=Verified.REFUTED)
         refuted = Step.objects.filter(run=run, kind=StepKind.FINISH, error__startswith="refuted: ").count()
         if refuted + 1 >= _REFUTED:
             ask_about_failure(run, step, f"its claim was refuted {refuted + 1} times", reason)
         else:
-            steps.close(step, StepState.REFUSED, result=report.result, error=f"refuted: {reason}")
+            steps.close(step, StepState.REFUSED, result=verdict, error=f"refuted: {reason}")
     elif steps.count_failures(step) < max(_TRIES, step.tries_granted):
         steps.wait(
             step,

@@ -234,7 +234,7 @@ def ask_person(run: Run, step: Step, *, title: str, why: str, evidence: Json = N
     """Let a think step that failed wait for a person, with one card."""
     if not Approval.objects.filter(step=step, kind=ApprovalKind.FAILURE, state=ApprovalState.PENDING).exists():
         approvals.ask(run, ApprovalKind.FAILURE, title=title, why=why, step=step, evidence=evidence)
-    steps.wait(step, WaitingFor.FAILURE, note=why, on="an operator")
+    steps.wait(step, WaitingFor.FAILURE, note=why, on="an approver")
 
 
 def has_thought_last(run: Run) -> bool:

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import select
+import signal
 import socket
 import sys
 import time
@@ -27,6 +28,8 @@ _START_S = 60.0
 _TICK_S = 0.25
 # So long after its deadline a tool process has been killed by its timer, unless it was frozen before that was set.
 _SLACK_S = 1.0
+# The timer was set so long before its worker heard that the call had begun, at most.
+_TIMER_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,16 +170,20 @@ class ToolHost:
 
     def _await(self, perform: Perform, watch: "_Watch") -> Outcome:
         over_at = max(perform.begin_by, clock.boottime()) + _SLACK_S
+        ends_at = math.inf
         if not perform.look:  # it begins without a word
             over_at += perform.timeout_s
+            ends_at = clock.boottime() + perform.timeout_s
         kill_at: float | None = None
         why = ""
         while True:
             report = self._report(perform, max(watch.tick_at - time.monotonic(), 0.0))
             if report is None and self._ended(0.0):
-                return self._last_word(perform) or Died(exit=self._bury(), why=why or "it died")
+                late = clock.boottime() >= ends_at - _TIMER_S
+                return self._last_word(perform) or self._died(perform, why, late=late)
             if report is not None and report.said is Said.BEGUN:
                 over_at += perform.timeout_s
+                ends_at = clock.boottime() + perform.timeout_s
             elif report is not None and report.said is Said.PROGRESS:
                 watch.news = report
             elif report is not None:
@@ -192,6 +199,13 @@ class ToolHost:
                 why = "it neither began nor ended in its time"
             if why and self._leader is not None:
                 self._leader.kill_group()
+
+    def _died(self, perform: Perform, why: str, *, late: bool) -> Died:
+        """It ended without a report. late: when its timer ends it, at the deadline of this call."""
+        ended = self._bury()
+        if not why and late and ended.signal == signal.SIGKILL:
+            why = f"it did not return within its timeout of {perform.timeout_s:g} s"
+        return Died(exit=ended, why=why or "it died")
 
     def _note_duration(self, perform: Perform, took_s: float) -> None:
         called = (perform.agent, perform.tool)

@@ -193,6 +193,13 @@ def linger(call: Call, for_s: float, heed: bool = True) -> Json:
     return {"stopped": False}
 
 
+@tool(effect=Effect.READ, timeout=1, attempts=1)
+def oversleep(call: Call, for_s: float) -> Json:
+    """Sleep."""
+    time.sleep(for_s)
+    return None
+
+
 @tool(effect=Effect.READ, timeout=90)
 def be_deaf(call: Call, how: str) -> Json:
     """Return after a minute at the earliest, whatever is asked or sent meanwhile."""
@@ -291,6 +298,7 @@ TOOLS = [
     give,
     give_copy,
     linger,
+    oversleep,
     be_deaf,
     order_keyed,
     order_idempotent,
@@ -316,7 +324,7 @@ scripted = Agent(
 
 def put_off(briefing: Briefing) -> Any:
     """Return what no decision can be."""
-    return Wait(event="paid", key="k")
+    return briefing.inputs["decided"] if "decided" in briefing.inputs else Wait(event="paid", key="k")
 
 
 hesitant = Agent(
@@ -326,6 +334,22 @@ hesitant = Agent(
     tools=TOOLS,
     budget=Budget(usd="1.00", steps=200),
     max_age=days(1),
+)
+
+
+def mumble(claim: Claim) -> Any:
+    """Return what no verdict can be."""
+    return claim.inputs["found"]
+
+
+mumbling = Agent(
+    name="mumbling",
+    instructions="Follows its script; what is found of its claim says nothing.",
+    decide=follow,
+    tools=TOOLS,
+    budget=Budget(usd="1.00", steps=200),
+    max_age=days(1),
+    verify=mumble,
 )
 
 
