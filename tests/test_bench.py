@@ -104,6 +104,38 @@ def test_approve_measures_up_to_the_request_at_the_receiver(house: Mapping[str, 
     assert found["effects"] == found["expected"] == found["requests"] == 3
 
 
+def test_thinking_tells_what_calls_at_once_cost_and_what_is_added_to_them(house: Mapping[str, str]) -> None:
+    found = run_bench("thinking", *TINY, "--inside", env=house)
+
+    assert found["runs"] == found["at_once"] == 3
+    assert found["rss_mb"] > found["pss_mb"] > 0
+    # A reply takes its second at least, so nothing is below zero.
+    assert 0 < found["call_overhead_p99_ms"] <= found["overhead_p99_ms"]
+
+
+def test_live_waits_for_each_change_at_each_stream(house: Mapping[str, str]) -> None:
+    found = run_bench("live", "--runs=12", "--seconds=1", "--inside", env=house)
+
+    assert found["streams"] == 12
+    assert found["distributions_ms"]["change_to_frame"]["count"] == 12 * found["settings"]["changes"]
+    assert 0 < found["p50_ms"] <= found["p95_ms"] <= found["max_ms"]
+    assert found["rss_mb"] > 0
+    # What listens, and what looks: not one for each stream.
+    assert 0 < found["db_connections"] < 12
+
+
+def test_pages_are_asked_for_beside_many_runs() -> None:
+    with open_house() as own:  # its numbers are given out beforehand
+        found = run_bench("pages", "--runs=400", "--steps=20", "--seconds=0.1", "--inside", env=own)
+
+    assert found["rows"] == 400
+    assert {"/", "/runs", "/approvals", "/journal"} <= {page["path"] for page in found["pages"]}
+    for page in found["pages"]:
+        assert 0 < page["p50_ms"] <= page["p95_ms"]
+        assert page["queries"] > 0
+        assert page["bytes"] > 500
+
+
 def test_a_benchmark_uses_a_database_of_its_own_and_leaves_nothing_behind(scratch_folder: Path) -> None:
     # An operator's database that does not answer: it is not asked.
     env = {**os.environ, "DATABASE_URL": "postgresql:///nobody?host=/nowhere", "TMPDIR": str(scratch_folder)}

@@ -175,3 +175,13 @@ dreamer = Agent(
     budget=UNLIMITED,
     max_age=days(1),
 )
+ponderer = Agent(
+    name="ponderer",
+    model="claude-sonnet-5-5",
+    instructions="Thinks once, and is done.\n"
+    'rehearsal: {"script": {"replies": [{"say": "' + "word " * 200 + '", "calls": '
+    '[["finish", {"outcome": "thought", "evidence": []}]]}]}}',
+    tools=[],
+    budget=UNLIMITED,
+    max_age=days(1),
+)

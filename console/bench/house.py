@@ -163,6 +163,10 @@ class Stage:
         """Every process that was started here, and what those started."""
         return [pid for leader in self._leaders.values() for pid in list_tree(leader.pid)]
 
+    def pids_of(self, name: str) -> list[int]:
+        """The process that was started by this name, and what that started."""
+        return list_tree(self._leaders[name].pid)
+
     def read_pids(self, kind: ProcessKind) -> list[int]:
         """The living processes of one kind, as the process table knows them."""
         with connection.cursor() as cursor:

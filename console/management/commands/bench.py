@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
-from console.bench import approve, idle, kill, latency, ledger, recovery, throughput, wake
+from console.bench import approve, idle, kill, latency, ledger, live, pages, recovery, thinking, throughput, wake
 from console.bench.house import MANAGE, CannotMeasure, Stage, open_house
 from console.bench.sizes import Sizes
 from runs.management.command import OperatorCommand, one_line
@@ -26,6 +26,9 @@ BENCHES: dict[str, Callable[[Stage, Sizes], dict[str, object]]] = {
     "recovery": recovery.measure,
     "kill": kill.measure,
     "approve": approve.measure,
+    "thinking": thinking.measure,
+    "pages": pages.measure,
+    "live": live.measure,
 }
 
 
@@ -39,10 +42,10 @@ class Command(OperatorCommand):
         parser.add_argument("name", choices=sorted(BENCHES))
         parser.add_argument("--json", action="store_true", dest="as_json", help="print one line of JSON")
         parser.add_argument("--workers", type=int, default=2, help="worker processes")
-        parser.add_argument("--runs", type=int, help="how many runs, starts, kills or clicks")
+        parser.add_argument("--runs", type=int, help="how many runs, starts, kills, clicks or streams")
         parser.add_argument("--steps", type=int, help="steps of each run")
         parser.add_argument("--at-once", type=int, help="calls that the agent asks for in one reply (default: all)")
-        parser.add_argument("--seconds", type=float, help="how long something is watched")
+        parser.add_argument("--seconds", type=float, help="how long something is watched, or a reply takes")
         parser.add_argument("--pgbench-s", type=int, default=4, help="how long the limit of the database is measured")
         parser.add_argument("--inside", action="store_true", help="internal")
 
