@@ -1,7 +1,7 @@
 """Plain reads, one after another: what returned is settled, and the next one taken, in one statement.
 
 A read that needs no approval, rests on no fact and is tried for the first time is most of what agents do, and most of
-what the general path (`act`, `settle`) would ask the database about cannot apply to it. `lw_read_on` (migration 0027)
+what the general path (`act`, `settle`) would ask the database about cannot apply to it. `lw_read_on` (migration 0026)
 does the same moves by the same rules, in one round trip and one commit; it says no wherever anything is out of the
 ordinary, and then the general path decides. tests/test_reads.py holds the two against each other.
 

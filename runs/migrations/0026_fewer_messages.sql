@@ -8,7 +8,9 @@ DROP FUNCTION lw_read_on(bigint, int, uuid, uuid, double precision, bigint[], js
 --
 -- Its plans are made once in each connection and kept: making them takes longer than what they do. So they must not depend
 -- on how large the tables were then: every row is found by its primary key. Sequential scans and the joins that need whole
--- tables are off, and `state || ''` is a state that no partial index has (else all open steps would be read for one).
+-- tables are off, and `state || ''` is a state that no partial index has (else all open steps would be read for one). A
+-- join alone does not do it, since of a small table all of the index is read instead: so each table is asked for those
+-- numbers besides (`= ANY`).
 CREATE FUNCTION lw_read_on(
     run bigint, held_epoch int, holder uuid, performer uuid, lease_s double precision,
     settles bigint[], returned jsonb,    -- the open tries that returned, and what, in the same order
@@ -45,11 +47,13 @@ BEGIN
             UPDATE runs_step s SET state = 'done', result = back.result, ended_at = at
             FROM ROWS FROM (unnest(settles), jsonb_array_elements(returned)) WITH ORDINALITY AS back(try, result, place)
             JOIN runs_attempt a ON a.id = back.try
-            WHERE a.outcome || '' = 'open' AND a.key_id IS NULL
+            WHERE a.id = ANY (settles) AND a.outcome || '' = 'open' AND a.key_id IS NULL
+              AND s.id = ANY (ARRAY (SELECT o.step_id FROM runs_attempt o WHERE o.id = ANY (settles)))
               AND s.id = a.step_id AND s.state || '' = 'taken' AND s.tries = a.number
             RETURNING s.id, s.number, s.tool, a.id AS try, a.number AS nth, back.place
         ), ended AS (
-            UPDATE runs_attempt a SET outcome = 'done', ended_at = at FROM closed WHERE a.id = closed.try
+            UPDATE runs_attempt a SET outcome = 'done', ended_at = at FROM closed
+            WHERE a.id = ANY (settles) AND a.id = closed.try
         ), booked AS (
             INSERT INTO runs_ledgerentry (budget_id, run_id, attempt_id, kind, usd, tokens, calls, effects, steps,
                                           estimated, unpriced, model, note, at)
@@ -80,7 +84,8 @@ BEGIN
             UPDATE runs_step s SET state = 'taken', gated = false, tries = 1, began_at = at
             FROM ROWS FROM (jsonb_to_recordset(next) AS (step bigint, contract text, timeout_s double precision))
                  WITH ORDINALITY AS wanted(step, contract, timeout_s, place)
-            WHERE s.id = wanted.step AND s.state || '' = 'planned' AND s.kind = 'act' AND s.tries = 0 AND s.gated IS NOT TRUE
+            WHERE s.id = ANY (ARRAY (SELECT (e ->> 'step')::bigint FROM jsonb_array_elements(next) e))
+              AND s.id = wanted.step AND s.state || '' = 'planned' AND s.kind = 'act' AND s.tries = 0 AND s.gated IS NOT TRUE
               AND s.contract = wanted.contract AND s.rests_on = '[]' AND jsonb_typeof(s.arguments) = 'object'
             RETURNING s.id, s.arguments AS given, wanted.timeout_s, wanted.place
         ), opened AS (
