@@ -61,6 +61,20 @@ def test_an_entry_of_no_run_has_no_number_and_one_of_an_unknown_run_is_refused(r
     assert (entry.run_id, entry.seq) == (None, None)
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("undone", [True, False])
+def test_entries_around_a_savepoint_are_in_the_order_of_what_they_tell(run: Run, undone: bool) -> None:
+    with transaction.atomic():
+        lifecycle.lock(run.pk)
+        append("note.one", run=run.pk)
+        with transaction.atomic():
+            append("note.two", run=run.pk)
+            transaction.set_rollback(undone)
+        append("note.three", run=run.pk)
+    told = [kind for _, kind in entries(run)]
+    assert told == ["run.started", "note.one", *([] if undone else ["note.two"]), "note.three"]
+
+
 class Unspeakable:
     def __repr__(self) -> str:
         raise ValueError("no")

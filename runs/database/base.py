@@ -76,6 +76,13 @@ class DatabaseWrapper(base.DatabaseWrapper):
             statements.insert(0, "BEGIN")
         self.connection.execute("; ".join(statements), prepare=False)
 
+    def _savepoint(self, sid: str) -> None:
+        """What was to come at the end comes before what a savepoint does: the order of both stays."""
+        while self.last:
+            with self.cursor() as cursor:
+                cursor.execute(*self.last.pop(0))
+        super()._savepoint(sid)  # type: ignore[misc]
+
     def _rollback(self) -> None:
         self._forget()
         super()._rollback()  # type: ignore[misc]
