@@ -39,7 +39,7 @@ class Stream:
 
 
 class Audience:
-    """Streams that are read in a thread of their own, until the block ends."""
+    """Streams that are read in a thread of their own, until it is closed."""
 
     def __init__(self, port: int, cookies: Sequence[str]) -> None:
         self.streams = [Stream() for _ in cookies]
