@@ -50,8 +50,16 @@ def test_throughput_counts_checkpointed_steps_against_pgbench(house: Mapping[str
 def test_latency_tells_the_gap_between_steps_and_the_start_of_a_run(house: Mapping[str, str]) -> None:
     found = run_bench("latency", *TINY, "--inside", env=house)
 
+    assert found["steps_run"] == 3
     assert 0 < found["p50_ms"] <= found["p99_ms"]
     assert 0 < found["start_p50_ms"] <= found["start_p99_ms"]
+
+
+def test_a_walk_of_several_replies_makes_every_step_itself(house: Mapping[str, str]) -> None:
+    """A call that was left out, or done over, is not a step that was made."""
+    found = run_bench("latency", "--runs=1", "--steps=7", "--at-once=3", "--pgbench-s=1", "--inside", env=house)
+
+    assert found["steps_run"] == 7
 
 
 def test_idle_counts_the_transactions_of_every_process_at_rest(house: Mapping[str, str]) -> None:

@@ -1,6 +1,7 @@
 """Settlement belongs to the attempt: it is done once, whatever has become of the run, and a late reply is not thrown away."""
 
 import uuid
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -9,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from runs import budgets, operations, sql
 from runs.engine.sweep import reap_attempt, sweep_once
-from runs.engine.think import Called
+from runs.engine.think import MOST_CALLS, Called
 from runs.gateway import claims, outcomes
 from runs.gateway.claims import Taken
 from runs.gateway.provider import Answer, Credential
@@ -62,6 +63,15 @@ def test_a_settlement_that_is_repeated_changes_nothing(desk: Desk) -> None:
     assert len(desk.ledger(run, "settle")) == 1
     assert desk.budget(run).usd_spent == COST == desk.think_step(run).usd
     assert budgets.mismatches() == []
+
+
+def test_of_a_reply_with_too_many_calls_the_last_ones_are_left_out_and_say_so(desk: Desk) -> None:
+    run = desk.start()
+    call = ANSWER.calls[0]
+    outcomes.settle(take(), replace(ANSWER, calls=(call,) * (MOST_CALLS + 2)), {})
+    asked = Step.objects.filter(run=run).exclude(kind=StepKind.THINK).order_by("place")
+    assert [step.state for step in asked] == [StepState.PLANNED] * MOST_CALLS + [StepState.REFUSED] * 2
+    assert asked[MOST_CALLS].error.startswith(f"A reply may make at most {MOST_CALLS} calls")
 
 
 def test_a_late_reply_counts_while_nothing_has_taken_its_place(desk: Desk) -> None:

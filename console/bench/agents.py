@@ -22,7 +22,8 @@ def look(call: Call, number: int, take_s: float = 0.0) -> Json:
 
 def walk(briefing: Briefing) -> list[Ask]:
     """`steps` looks, `at_once` of them in one reply; the end with the last of them, which it waits for."""
-    done = sum(1 for line in briefing.log if line.get("tool") == look.name)
+    looked = (line for line in briefing.log if (line.get("tool"), line.get("outcome")) == (look.name, "done"))
+    done = max((int(line["with"]["number"]) + 1 for line in looked), default=0)
     wanted = int(briefing.inputs["steps"])
     if done >= wanted:
         return END

@@ -5,7 +5,7 @@ import time
 from itertools import pairwise
 
 from console.bench.agents import walker
-from console.bench.house import Stage, wait_for
+from console.bench.house import CannotMeasure, Stage, wait_for
 from console.bench.limit import measure_limit
 from console.bench.marks import Marks
 from console.bench.readings import percentile, to_ms
@@ -23,10 +23,13 @@ def measure(stage: Stage, sizes: Sizes) -> dict[str, object]:
     run = starter.start(steps=steps, at_once=at_once)
     wait_until_ended([run], within_s=30.0 + steps * 0.5)
     began = [mark.at for mark in marks.read() if mark.run == run]
+    if len(began) != steps:
+        raise CannotMeasure(f"{len(began)} of {steps} steps began")
     gaps = [later - earlier for earlier, later in pairwise(began)]
     waits = [_start_one(starter, marks) for _ in range(runs)]
     stage.stop()
     return {
+        "steps_run": len(began),
         "p50_ms": to_ms(percentile(gaps, 50)),
         "p99_ms": to_ms(percentile(gaps, 99)),
         "start_p50_ms": to_ms(percentile(waits, 50)),

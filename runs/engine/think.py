@@ -37,7 +37,7 @@ from runs.states import (
 TRIES = 3
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-MOST_CALLS = 64
+MOST_CALLS = 512
 # Of a run that a person let finish with what it has: what its last reply may still do.
 LAST_CALLS = frozenset({"finish", "plan", "record_fact"})
 
