@@ -10,13 +10,15 @@ from django.test.utils import CaptureQueriesContext
 
 from runs import clock, facts, lifecycle, operations, sql
 from runs.access import Role
+from runs.approvals import Said
 from runs.errors import Conflict, Malformed
 from runs.models import Approval, Fact, FactVersion, JournalEntry, Run, Step
 from runs.queries import factlists
 from runs.queries.factlists import FactList, count_facts_to_look_at, list_facts_over_runs
-from runs.states import ApprovalState, CheckOutcome, StepKind
-from tests import situations
+from runs.states import ApprovalState, CheckOutcome, StepKind, Verdict
+from tests import page_situations, situations
 from tests.page_tools import client_of
+from tests.page_tools import read as read_page
 from tests.people import make_person
 from tests.writers import person, plan_act, record, start
 
@@ -139,6 +141,64 @@ def test_the_story_of_a_fact_says_each_value_each_check_and_who_used_it_at_what_
     assert f"approval {asking.card.pk}, when it was asked" in text
     assert '<svg class="chart steps' in text
     assert client_of(approver).get("/facts/987654").status_code == 404
+
+
+class TestSeenAgain:
+    """What has made a fact fresh since its value was first read, where no check has."""
+
+    def said(self, fact: Fact, reader: User) -> str:
+        text = read_page(client_of(reader).get(f"/facts/{fact.pk}"))
+        return text[text.index("Checks") : text.index("Values")]
+
+    def test_a_value_that_was_recorded_again_is_not_said_to_be_unseen_since(self, person: User, approver: User) -> None:
+        run = start(person)
+        steps_of_run = [plan_act(run, _pay(), order=str(n), amount="5") for n in range(2)]
+        fact = record(run, age_s=90, step=steps_of_run[0].pk)
+        assert "It was not checked again yet." in self.said(fact, approver)
+        # An older reading of the same value makes it no fresher: nothing has seen it since.
+        record(run, age_s=95, step=steps_of_run[1].pk)
+        assert "It was not checked again yet." in self.said(fact, approver)
+        record(run, age_s=1, step=steps_of_run[1].pk)
+        said = self.said(fact, approver)
+        assert f"The same recorded again, with the same value step {steps_of_run[1].number}" in said
+        assert "not checked again" not in said
+
+    def test_so_is_one_that_a_person_confirmed(self, person: User, approver: User) -> None:
+        card = page_situations.ask_about_fact(start(person))
+        fact = card.fact
+        assert fact is not None
+        record_again = {"name": fact.name, "value": fact.value, "source": fact.source, "max_age_s": fact.max_age_s}
+        step = plan_act(card.run, _pay(), order="1", amount="5")
+        with transaction.atomic():
+            run = lifecycle.lock(card.run_id)
+            facts.record(run, **record_again, observed_at=clock.now(), step=step.pk)
+        assert f"recorded again, with the same value step {step.number}" in self.said(fact, approver)
+        operations.decide(card.pk, Said(verdict=Verdict.CONFIRM, version=card.version), by=approver)
+        said = self.said(fact, approver)
+        assert "The same confirmed by a person" in said
+        assert "recorded again" not in said
+
+    def test_what_follows_from_others_is_verified_with_them(self, person: User, approver: User) -> None:
+        run = start(person)
+        record(run, "order.1", age_s=90)
+        child = record(run, "sum", 3, source={"agent": "scripted"}, derived_from=["order.1"])
+        assert "It was not checked again yet." in self.said(child, approver)
+        record(run, "order.1", age_s=1)
+        assert "The same verified with what it follows from" in self.said(child, approver)
+
+    def test_a_check_stands_alone_until_something_has_seen_the_value_after_it(
+        self, person: User, approver: User
+    ) -> None:
+        fact = record(start(person), age_s=90)
+        with transaction.atomic():
+            run = lifecycle.lock(fact.run_id)
+            step = operations.plan_check(run, fact, operations.checker_of(fact))  # type: ignore[arg-type]
+            facts.check_same(fact, began_at=clock.now() - timedelta(seconds=1), step=step.pk)
+        assert self.said(fact, approver).count("The same") == 1
+        with transaction.atomic():
+            lifecycle.lock(fact.run_id)
+            facts.confirm(fact, actor=lifecycle_actor())
+        assert self.said(fact, approver).count("The same") == 2
 
 
 class TestCorrecting:

@@ -300,10 +300,7 @@ def show_story(story: FactStory, *, checkable: bool, may_recheck: bool, may_deci
             )
             for value in story.versions
         ],
-        checks=[
-            CheckLine(mark=_CHECK[check.outcome], detail=show(check.detail), step=check.step, at=check.at)
-            for check in story.checks
-        ],
+        checks=_show_checks(story),
         uses=[
             UseLine(
                 words=f"approval {use.approval}, when it was asked"
@@ -330,6 +327,27 @@ def show_story(story: FactStory, *, checkable: bool, may_recheck: bool, may_deci
         extend_typed=write_limit_field(story.max_age_s),
         moves_in_s=find_next_move(story.state, story.age_s, story.max_age_s) if live else None,
     )
+
+
+def _show_checks(story: FactStory) -> list[CheckLine]:
+    """Checks, newest first; above them what has made the fact fresh since without being one."""
+    lines = [
+        CheckLine(mark=_CHECK[check.outcome], detail=show(check.detail), step=check.step, at=check.at)
+        for check in story.checks
+    ]
+    seen_at = [at for at in (story.observed_at, *(check.at for check in story.checks[:1])) if at is not None]
+    if not seen_at or story.verified_at is None or story.verified_at <= max(seen_at):
+        return lines
+    step, detail = None, "confirmed by a person"
+    recorded_by = next((value.step for value in story.versions if not value.person), None)
+    confirmed = story.confirmed_at is not None and (
+        story.source_began_at is None or story.confirmed_at > story.source_began_at
+    )
+    if story.source_step != recorded_by and not confirmed:
+        step, detail = story.source_step, "recorded again, with the same value"
+    elif story.derived_from and not story.source_tool and not confirmed:
+        detail = "verified with what it follows from"
+    return [CheckLine(mark=_CHECK[CheckOutcome.SAME], detail=detail, step=step, at=story.verified_at), *lines]
 
 
 _EXTENDABLE = (*FACT_USABLE, FactState.STALE, FactState.CHECK_FAILED)

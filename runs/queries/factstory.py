@@ -5,14 +5,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Case, F, TextField, Value, When
-from django.db.models.functions import Cast, Length
+from django.db.models import Case, F, OuterRef, Subquery, TextField, Value, When
+from django.db.models.functions import Cast, Coalesce, Length
 
 from runs.agents import Json
-from runs.models import Fact, FactCheck, FactUse, FactVersion
+from runs.models import Approval, Fact, FactCheck, FactUse, FactVersion
 from runs.queries.factlists import VALUE_BYTES, HeldUp, read_held_up
 from runs.queries.lists import select_facts
 from runs.queries.paging import in_range, within
+from runs.states import ApprovalState, Verdict
 
 VERSIONS_SHOWN = 30
 CHECKS_SHOWN = 60
@@ -55,7 +56,9 @@ class UseMade:
 
 @dataclass(frozen=True, kw_only=True)
 class FactStory:
-    """`versions`, `checks` and `uses` newest first, the newest of them; `fact` with its `state` and `now`."""
+    """`versions`, `checks` and `uses` newest first, the newest of them; `fact` with its `state` and `now`. `source_step`:
+    the number of the step that read it last, and when that began. `confirmed_at`: when a person last vouched for it.
+    """
 
     id: int
     run: int
@@ -66,6 +69,9 @@ class FactStory:
     version: int
     source: Json
     source_tool: str
+    source_step: int | None
+    source_began_at: datetime | None
+    confirmed_at: datetime | None
     observed_at: datetime | None
     verified_at: datetime | None
     age_s: float | None
@@ -86,7 +92,16 @@ def find_fact_story(number: int, *, agents: Collection[str]) -> FactStory | None
     """Five queries, however long the story is."""
     if not in_range(number):
         return None
-    fact = select_facts(within(Fact.objects.filter(pk=number), agents, "run__agent").select_related("run")).first()
+    rows = within(Fact.objects.filter(pk=number), agents, "run__agent").select_related("run")
+    fact = (
+        select_facts(rows)
+        .annotate(
+            step_number=F("source_step__number"),
+            step_began_at=Coalesce("source_step__began_at", "source_step__created_at"),
+            confirmed_at=Subquery(_CONFIRMED.values("closed_at")[:1]),
+        )
+        .first()
+    )
     if fact is None:
         return None
     return FactStory(
@@ -99,6 +114,9 @@ def find_fact_story(number: int, *, agents: Collection[str]) -> FactStory | None
         version=fact.version,
         source=fact.source,
         source_tool=fact.source_tool,
+        source_step=fact.step_number,
+        source_began_at=fact.step_began_at,
+        confirmed_at=fact.confirmed_at,
         observed_at=fact.observed_at,
         verified_at=fact.verified_at,
         age_s=max((fact.now - fact.verified_at).total_seconds(), 0.0) if fact.verified_at else None,
@@ -119,6 +137,11 @@ def find_fact_story(number: int, *, agents: Collection[str]) -> FactStory | None
         uses=_read_uses(fact.pk),
         holds_up=read_held_up([(fact.pk, fact.run_id, fact.name)]).get(fact.pk, []),
     )
+
+
+_CONFIRMED = Approval.objects.filter(
+    fact=OuterRef("pk"), state=ApprovalState.ANSWERED, verdict=Verdict.CONFIRM
+).order_by("-pk")
 
 
 def _read_versions(fact: int) -> list[FactValue]:
