@@ -22,6 +22,11 @@ def put_off(session: SessionBase, card: int, *, now: datetime, minutes: int) -> 
     session[_KEY] = {str(number): until.isoformat() for number, until in list(known.items())[-_KEPT:]}
 
 
+def list_put_off(session: SessionBase, now: datetime) -> list[int]:
+    """What the reader has put off by now, whatever has become of it."""
+    return [number for number, until in _read(session).items() if until > now]
+
+
 def read_put_off(session: SessionBase, lines: Collection[InboxLine], now: datetime) -> dict[int, datetime]:
     """Which of these cards are left out now, and until when."""
     known = _read(session)

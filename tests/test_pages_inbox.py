@@ -99,6 +99,27 @@ def test_what_is_put_off_leaves_the_readers_own_list_and_comes_back_at_its_time(
     assert not Decision.objects.exists()
 
 
+def test_the_list_is_cut_after_what_is_put_off_has_left_it(
+    operator: User, approver: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.views.approvals.INBOX_SHOWN", 2)
+    cards = [ask(operator, valid_for_s=10_000.0 * (n + 1)).pk for n in range(5)]
+    client = client_of(approver)
+    for card in (*cards[:2], cards[4]):
+        client.post(f"/approvals/{card}/later", {"minutes": "60"})
+    assert listed(client) == cards[2:4]
+    words = read(client.get("/approvals"))
+    assert "2 to decide" in words
+    assert "what expires first is shown" not in words
+    # What is put off is listed wherever it would stand among the others, and cut as they are.
+    for card in cards[:2]:
+        client.post(f"/approvals/{card}/later", {"minutes": "0"})
+    assert (listed(client), listed(client, "?state=later")) == (cards[:2], cards[4:])
+    for card in cards[:2]:
+        client.post(f"/approvals/{card}/later", {"minutes": "60"})
+    assert listed(client, "?state=later") == [*cards[:2], cards[4]]
+
+
 def test_what_is_put_off_comes_back_before_it_expires_or_when_it_is_asked_for(operator: User, approver: User) -> None:
     card = ask(operator, valid_for_s=3_600)
     client = client_of(approver)

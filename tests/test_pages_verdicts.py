@@ -178,6 +178,20 @@ def test_what_is_of_low_risk_is_approved_together_and_tells_each_result(
     assert "approved alone" in api_of(approver).post("/approvals/batch", body).json()["items"][0]["refused"]
 
 
+def test_what_is_to_be_looked_at_alone_leaves_no_less_to_approve_together(
+    operator: User, approver: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.views.approvals.INBOX_SHOWN", 2)
+    alone = [asking_of(operator, order=order, valid_for_s=600.0).card for order in ("1001", "1002", "1003")]
+    tool = get_agent("scripted").tool("note_request")
+    assert tool is not None
+    run = start(operator)
+    steps = [plan_act(run, tool, request=f"r{number}", order=str(number)) for number in range(3)]
+    low = [ask(run, step, valid_for_s=7200.0 * (number + 1)) for number, step in enumerate(steps)]
+    page = client_of(approver).get("/approvals/together").content.decode()
+    assert [card.pk for card in [*alone, *low] if f'value="{card.pk}.1"' in page] == [card.pk for card in low[:2]]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_the_command_line_asks_for_more_approves_and_edits(manage: Manage) -> None:
     ana = make_person("ana", Role.OPERATOR, Role.APPROVER)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from django.conf import settings
@@ -32,6 +32,8 @@ from runs.queries.inbox import INBOX_SHOWN, InboxLine, list_decided, list_pendin
 from runs.states import ApprovalKind, ApprovalState, Verdict
 
 PAGE = 50
+# What may be approved together is looked for among so many cards, what expires first on top.
+TOGETHER_AMONG = 1_000
 _CHANNELS = {"mail": "mail", "webhook": "the webhook", "slack": "the chat"}
 REJECT_REASONS = (
     "Too much",
@@ -223,21 +225,21 @@ def approve_together(request: Reader) -> HttpResponse:
 
 
 def _show_together(request: Reader, *, told: list[tuple[int, str]]) -> HttpResponse:
-    pending = list_pending(agents=request.rights.agents, kinds=[ApprovalKind.APPROVAL])
+    pending = list_pending(agents=request.rights.agents, kinds=[ApprovalKind.APPROVAL], limit=TOGETHER_AMONG)
     now = clock.now()
-    low, alone = [], 0
-    for card in (
-        Approval.objects.select_related("run").filter(pk__in=[line.id for line in pending]).order_by("tool", "pk")
-    ):
-        if request.rights.may(Action.DECIDE, card.run.agent) and not operations.why_not_in_batch(card):
-            low.append(card)
-        else:
-            alone += 1
     lines = {line.id: line for line in pending}
+    fresh = [line.id for line in pending if not line.stale]
+    found = Approval.objects.select_related("run").in_bulk(fresh)
+    fitting = (
+        card
+        for card in (found[number] for number in fresh if number in found)
+        if request.rights.may(Action.DECIDE, card.run.agent) and not operations.why_not_in_batch(card)
+    )
+    low = sorted(islice(fitting, INBOX_SHOWN), key=lambda card: (card.tool, card.pk))
     context = {
         "section": "approvals",
         "now": now,
-        "alone": alone,
+        "alone": len(pending),
         "tools": [
             {
                 "tool": tool,
@@ -327,11 +329,17 @@ def _which(request: Reader) -> str:
 def _read_inbox(request: Reader) -> Inbox:
     which, now = _which(request), clock.now()
     of = request.user if which == "mine" else None
-    found = list_pending(agents=request.rights.agents, kinds=_kinds(request), of=of, limit=INBOX_SHOWN + 1)
-    pending, more = found[:INBOX_SHOWN], len(found) > INBOX_SHOWN and which != "later"
+    pending = list_pending(
+        agents=request.rights.agents,
+        kinds=_kinds(request),
+        of=of,
+        limit=INBOX_SHOWN + 1,
+        apart=later.list_put_off(request.session, now),
+    )
     put_off = later.read_put_off(request.session, pending, now)
     lines = [line for line in pending if (line.id in put_off) == (which == "later")]
-    return Inbox(lines=lines, more=more, put_off=put_off, which=which, now=now)
+    more = len(lines) > INBOX_SHOWN and which != "later"
+    return Inbox(lines=lines[:INBOX_SHOWN] if more else lines, more=more, put_off=put_off, which=which, now=now)
 
 
 def _describe_inbox(request: Reader, inbox: Inbox, *, current: int | None) -> dict[str, Any]:

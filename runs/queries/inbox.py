@@ -113,13 +113,20 @@ class CardExtras:
 
 
 def list_pending(
-    *, agents: Collection[str], kinds: Collection[str] = (), limit: int = INBOX_SHOWN, of: User | None = None
+    *,
+    agents: Collection[str],
+    kinds: Collection[str] = (),
+    limit: int = INBOX_SHOWN,
+    of: User | None = None,
+    apart: Collection[int] = (),
 ) -> list[InboxLine]:
     """What waits for a decision, what expires first on top, in one query.
 
     of: only what is this person's by name: asked of a group of theirs, claimed by them, or of a run that they started.
+    apart: cards that are listed wherever they stand, beside the first `limit` others.
     """
-    given = _given(agents) | {"kinds": list(kinds) or list(ApprovalKind), "limit": limit, "of": of.pk if of else None}
+    given = _given(agents) | {"kinds": list(kinds) or list(ApprovalKind), "of": of.pk if of else None}
+    given |= {"limit": limit, "apart": list(apart)}
     return [sql.fill(InboxLine, row) for row in sql.fetch_all(_PENDING, given)]
 
 
@@ -242,6 +249,13 @@ _BEHIND = """
         r.depth
     FROM runs_run r WHERE r.id = %(run)s
 """
+_ASKED = """SELECT a.* FROM runs_approval a JOIN runs_run r ON r.id = a.run_id
+        WHERE a.state = 'pending' AND a.effective_at IS NULL AND a.kind = ANY(%(kinds)s)
+            AND (%(all)s OR r.agent = ANY(%(agents)s))
+            AND (%(of)s::int IS NULL OR r.started_by_id = %(of)s
+                OR (a.claimed_by_id = %(of)s AND a.claimed_at > lw_now() - make_interval(secs => %(claim)s))
+                OR EXISTS (SELECT FROM auth_user_groups m JOIN auth_group g ON g.id = m.group_id
+                    WHERE m.user_id = %(of)s AND a.groups ? g.name))"""
 # In the order of InboxLine.
 _PENDING = f"""
     SELECT a.id, a.kind, a.state, a.title, r.agent, a.run_id, a.tool, a.created_at, a.expires_at, a.closed_at,
@@ -249,14 +263,11 @@ _PENDING = f"""
         coalesce((SELECT u.username FROM auth_user u WHERE u.id = a.claimed_by_id
             AND a.claimed_at > lw_now() - make_interval(secs => %(claim)s)), ''),
         a.replaces_id, n.stale, n.changed, n.stale_in_s
-    FROM (SELECT a.* FROM runs_approval a JOIN runs_run r ON r.id = a.run_id
-        WHERE a.state = 'pending' AND a.effective_at IS NULL AND a.kind = ANY(%(kinds)s)
-            AND (%(all)s OR r.agent = ANY(%(agents)s))
-            AND (%(of)s::int IS NULL OR r.started_by_id = %(of)s
-                OR (a.claimed_by_id = %(of)s AND a.claimed_at > lw_now() - make_interval(secs => %(claim)s))
-                OR EXISTS (SELECT FROM auth_user_groups m JOIN auth_group g ON g.id = m.group_id
-                    WHERE m.user_id = %(of)s AND a.groups ? g.name))
-        ORDER BY a.expires_at, a.id LIMIT %(limit)s) a
+    FROM ((
+        {_ASKED} AND a.id <> ALL(%(apart)s::bigint[]) ORDER BY a.expires_at, a.id LIMIT %(limit)s
+    ) UNION ALL (
+        {_ASKED} AND a.id = ANY(%(apart)s::bigint[])
+    )) a
     JOIN runs_run r ON r.id = a.run_id
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE {FACT_UNUSABLE}) AS stale,
