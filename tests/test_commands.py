@@ -191,6 +191,16 @@ def test_text_for_a_terminal_is_plain() -> None:
         (["createtoken", "x", "--role", "admin"], 2, "invalid choice"),
         (["createtoken", " ", "--role", "viewer"], 1, "needs a name"),
         (["showrun", "1", "--as", "nobody"], 1, "no active user"),
+        (["cluster", "--workers", "0"], 2, "--workers: must be a whole number from 1 to 64, and is '0'"),
+        (["modelgateway", "--capacity", "0"], 2, "--capacity: must be a whole number from 1"),
+        (["up", "--workers", "65"], 2, "--workers: must be a whole number from 1 to 64"),
+        (["up", "--port", "-1"], 2, "--port: must be a whole number from 0 to 65535"),
+        (["rehearse", "--soak", "0"], 2, "--soak: must be a number from 0.01"),
+        (["rehearse", "--soak", "1", "--kill-every", "nan"], 2, "--kill-every: must be a number from 0.01"),
+        (["bench", "idle", "--runs", "0"], 2, "--runs: must be a whole number from 1"),
+        (["bench", "idle", "--seconds", "-3"], 2, "--seconds: must be a number from 0.01"),
+        (["bench", "idle", "--pgbench-s", "0"], 2, "--pgbench-s: must be a whole number from 1"),
+        (["checkledger", "now"], 2, "unrecognized arguments: now"),
     ],
 )
 def test_a_refusal_is_one_line_and_a_status(

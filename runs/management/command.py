@@ -6,39 +6,24 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import OperationalError, ProgrammingError
 
 from runs import access, queries
 from runs.errors import LongwatchError, NotFound
+from runs.management.usage import OneLineUsage, one_line, plain_text
 from runs.queries import RunDetail
 from runs.sanitise import clean_text
 
 SYSTEM_USER = "command-line"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
-class OneLineParser(CommandParser):
-    """Says what is wrong with the arguments in one line, as every other refusal."""
-
-    def error(self, message: str) -> NoReturn:
-        if not getattr(self, "called_from_command_line", False):
-            super().error(message)
-        self.exit(2, f"{one_line(message).rstrip('.')}. See {self.prog} --help.\n")
-
-
-class OneLineUsage(BaseCommand):
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        parser = super().create_parser(prog_name, subcommand, **kwargs)
-        parser.__class__ = OneLineParser
-        return parser
 
 
 class OperatorCommand(OneLineUsage):
@@ -160,16 +145,12 @@ read_pair.__name__ = "key=value"
 def plain(value: object) -> str:
     """Text for a terminal: characters that could move its cursor or hide a line are written out."""
     text = value if isinstance(value, str) else json.dumps(queries.as_json(value), ensure_ascii=False)
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" if c not in "\n\t" else " " for c in text)
+    return plain_text(text)
 
 
 def clip(value: object, width: int) -> str:
     text = plain(value)
     return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def one_line(text: str) -> str:
-    return plain(" ".join(text.split()))
 
 
 def find_user(name: str | None) -> User:

@@ -15,7 +15,9 @@ from django.db import connections
 from console.bench import approve, idle, kill, latency, ledger, live, pages, recovery, thinking, throughput, wake
 from console.bench.house import MANAGE, CannotMeasure, Stage, open_house
 from console.bench.sizes import Sizes
-from runs.management.command import OperatorCommand, one_line
+from runs.arguments import number, whole
+from runs.management.command import OperatorCommand
+from runs.management.usage import one_line
 
 BENCHES: dict[str, Callable[[Stage, Sizes], dict[str, object]]] = {
     "throughput": throughput.measure,
@@ -41,12 +43,18 @@ class Command(OperatorCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", choices=sorted(BENCHES))
         parser.add_argument("--json", action="store_true", dest="as_json", help="print one line of JSON")
-        parser.add_argument("--workers", type=int, default=2, help="worker processes")
-        parser.add_argument("--runs", type=int, help="how many runs, starts, kills, clicks or streams")
-        parser.add_argument("--steps", type=int, help="steps of each run")
-        parser.add_argument("--at-once", type=int, help="calls that the agent asks for in one reply (default: all)")
-        parser.add_argument("--seconds", type=float, help="how long something is watched, or a reply takes")
-        parser.add_argument("--pgbench-s", type=int, default=4, help="how long the limit of the database is measured")
+        parser.add_argument("--workers", type=whole(1, 64), default=2, help="worker processes")
+        parser.add_argument("--runs", type=whole(1, 1_000_000), help="how many runs, starts, kills, clicks or streams")
+        parser.add_argument("--steps", type=whole(1, 1_000_000), help="steps of each run")
+        parser.add_argument(
+            "--at-once", type=whole(1, 1_000_000), help="calls that the agent asks for in one reply (default: all)"
+        )
+        parser.add_argument(
+            "--seconds", type=number(0.01, 86_400), help="how long something is watched, or a reply takes"
+        )
+        parser.add_argument(
+            "--pgbench-s", type=whole(1, 3600), default=4, help="how long the limit of the database is measured"
+        )
         parser.add_argument("--inside", action="store_true", help="internal")
 
     def handle(self, *args: Any, as_json: bool = False, inside: bool = False, **options: Any) -> None:

@@ -7,16 +7,17 @@ from typing import Any
 from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import User
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 from django.db import connection, transaction
 
 from runs.access import make_roles, make_sign_in_token
+from runs.management.usage import OneLineUsage
 
 OPERATOR = "operator"
 _LOCK = 0x6C77_7570  # "lwup": two machines may be started on one database at once
 
 
-class Command(BaseCommand):
+class Command(OneLineUsage):
     help = "Bring the database up to date, with the role groups and, where nobody is there yet, the first operator."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -24,9 +24,11 @@ from console.running import Running, find_running
 from console.soak.soak import Verdict, soak, use_database
 from runs import operations
 from runs.agents import Json
+from runs.arguments import number
 from runs.errors import LongwatchError
 from runs.examples.shop.client import ShopClient
-from runs.management.command import OperatorCommand, find_user, one_line
+from runs.management.command import OperatorCommand, find_user
+from runs.management.usage import one_line
 from runs.operations import Start
 from runs.states import RunState
 
@@ -41,8 +43,12 @@ class Command(OperatorCommand):
         parser.add_argument("--as", dest="acting", metavar="USER", help="whom the run and its decisions are signed by")
         parser.add_argument("agent", nargs="?", choices=sorted(_SCENES))
         parser.add_argument("--seed", type=int, metavar="N", help="of the shop's batch: the same gives the same course")
-        parser.add_argument("--soak", type=_positive, metavar="MINUTES", help="instead: many runs, everything killed")
-        parser.add_argument("--kill-every", type=_positive, default=2.0, metavar="S", help="of a soak, on average")
+        parser.add_argument(
+            "--soak", type=number(0.01, 100_000), metavar="MINUTES", help="instead: many runs, everything killed"
+        )
+        parser.add_argument(
+            "--kill-every", type=number(0.01, 100_000), default=2.0, metavar="S", help="of a soak, on average"
+        )
         parser.add_argument("--json", action="store_true", dest="as_json", help="of a soak: print one line of JSON")
         parser.add_argument("--yes", action="store_true", help="approve what it asks for, instead of asking here")
 
@@ -173,10 +179,3 @@ _SCENES: dict[str, Callable[[ShopClient, int], tuple[str, dict[str, Json]]]] = {
     "refund-desk": _make_refund_desk,
     "stock-watch": _make_stock_watch,
 }
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 100_000:
-        raise ValueError
-    return value

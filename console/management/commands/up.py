@@ -12,7 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 
 from console.launch import CannotLaunch, Launch, Prepared
-from runs.management.command import OneLineUsage
+from runs.arguments import whole
+from runs.management.usage import OneLineUsage
 
 DEMO_PACE_S = 1.5  # slow enough to watch the example runs think
 
@@ -22,10 +23,14 @@ class Command(OneLineUsage):
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--port", type=int, default=8000, help="of the console, on 127.0.0.1 (0: a free one)")
+        parser.add_argument(
+            "--port", type=whole(0, 65_535), default=8000, help="of the console, on 127.0.0.1 (0: a free one)"
+        )
         parser.add_argument("--data", type=Path, default=settings.DATA_DIR, metavar="DIR", help="the data folder")
         parser.add_argument("--no-demo", action="store_true", help="start no example runs")
-        parser.add_argument("--workers", type=int, default=settings.WORKERS, metavar="N", help="worker processes")
+        parser.add_argument(
+            "--workers", type=whole(1, 64), default=settings.WORKERS, metavar="N", help="worker processes"
+        )
         parser.add_argument("--prepare-only", action="store_true", help="make everything ready and start nothing")
         parser.add_argument("--json", action="store_true", dest="as_json", help="print one line of JSON when ready")
 
@@ -40,10 +45,6 @@ class Command(OneLineUsage):
         as_json: bool,
         **options: Any,
     ) -> None:
-        if not 1 <= workers <= 64:
-            raise CommandError("--workers must be from 1 to 64.", returncode=2)
-        if not 0 <= port <= 65535:
-            raise CommandError("--port must be from 0 to 65535.", returncode=2)
         # Its processes write to logs of their own; here is said only what went wrong.
         logging.getLogger().setLevel(logging.WARNING)
         pace_s = 0.0 if no_demo else DEMO_PACE_S

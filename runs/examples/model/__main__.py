@@ -12,6 +12,7 @@ import sys
 
 import uvicorn
 
+from runs.arguments import number, whole
 from runs.examples.model.server import RehearsalModel
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -55,8 +56,10 @@ def main() -> int:
 def _read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m runs.examples.model", description="The rehearsal model.")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--pace", type=float, default=0.0, help="seconds that a reply takes, streamed in pieces")
+    parser.add_argument("--port", type=whole(0, 65_535), default=0, help="0 takes a free one")
+    parser.add_argument(
+        "--pace", type=number(0, 86_400), default=0.0, help="seconds that a reply takes, streamed in pieces"
+    )
     parser.add_argument("--api-key", default=None, help="refuse calls with another key")
     parser.add_argument(
         "--die-with-parent", action="store_true", help="end when the process that started this one does"

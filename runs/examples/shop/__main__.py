@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from runs.arguments import whole
 from runs.examples.shop.server import Shop
 from runs.examples.shop.storage import AlreadyOpen, Storage
 
@@ -17,7 +18,7 @@ PR_SET_PDEATHSIG = 1
 def main() -> int:
     """Serve until told to stop."""
     parser = argparse.ArgumentParser(prog="runs.examples.shop", description="The sandbox shop.")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one; see the ready line")
+    parser.add_argument("--port", type=whole(0, 65_535), default=0, help="0 takes a free one; see the ready line")
     parser.add_argument("--data", type=Path, required=True, help="folder of its own")
     parser.add_argument("--die-with-parent", action="store_true")
     options = parser.parse_args()

@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from runs import budgets
+from runs.management.usage import OneLineUsage
 
 
-class Command(BaseCommand):
+class Command(OneLineUsage):
     help = "Check that what each budget has spent and reserved is the sum of its ledger."
 
     def handle(self, *args: Any, **options: Any) -> None:

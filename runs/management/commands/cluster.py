@@ -3,21 +3,23 @@
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 from django.utils.module_loading import import_string
 
 from runs import processes
+from runs.arguments import whole
+from runs.management.usage import OneLineUsage
 from runs.watch import ClusterWatch, Limits
 
 SWEEP_FUNCTION = "runs.engine.sweep.sweep"
 
 
-class Command(BaseCommand):
+class Command(OneLineUsage):
     help = "Advance runs on this machine until SIGTERM, which finishes the steps in hand."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--workers", type=_read_count, default=settings.WORKERS, help="worker processes")
+        parser.add_argument("--workers", type=whole(1, 64), default=settings.WORKERS, help="worker processes")
         # How the watch starts the cluster that it watches.
         parser.add_argument("--board-fd", type=int, help="internal")
         parser.add_argument("--lifeline-fd", type=int, help="internal")
@@ -37,10 +39,3 @@ class Command(BaseCommand):
 def _sweep() -> float:
     again_s: float = import_string(getattr(settings, "SWEEP_FUNCTION", SWEEP_FUNCTION))()
     return again_s
-
-
-def _read_count(text: str) -> int:
-    count = int(text)
-    if not 1 <= count <= 64:
-        raise ValueError
-    return count

@@ -5,26 +5,28 @@ import signal
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from runs import processes
+from runs.arguments import whole
 from runs.gateway.process import CAPACITY, Gateway
 from runs.gateway.provider import Credential
+from runs.management.usage import OneLineUsage
 
 # A rehearsal server asks for no key, but the SDK does.
 REHEARSAL_KEY = "rehearsal"
 
 
-class Command(BaseCommand):
+class Command(OneLineUsage):
     help = "Make the model calls of all runs until SIGTERM, which lets those in flight finish."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--capacity", type=int, default=CAPACITY, help="calls in flight at most")
+        parser.add_argument("--capacity", type=whole(1, 10_000), default=CAPACITY, help="calls in flight at most")
 
     def handle(self, *, capacity: int, **options: Any) -> None:
         processes.spare_collector()
-        asyncio.run(_run(max(capacity, 1)))
+        asyncio.run(_run(capacity))
 
 
 async def _run(capacity: int) -> None:
