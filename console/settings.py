@@ -85,8 +85,8 @@ INSTALLED_APPS = (
         "django.contrib.staticfiles",
         "django_htmx",
         "ninja",
+        "console",  # before django.contrib.auth, one of whose commands it replaces
         *_ENGINE_APPS,
-        "console",
     ]
 )
 

@@ -231,3 +231,16 @@ def test_the_commands_work_as_processes_of_their_own(manage: Manage) -> None:
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.strip() == "There is no run 999 that you may see."
     operations.stop_run(int(number), reason="tidy", by=User.objects.get(username="command-line"))
+
+
+def test_a_password_is_piped_in_where_no_terminal_can_ask_for_it(manage: Manage) -> None:
+    User.objects.create_user("ada")
+    alone = ["setsid", "-w"]  # whoever runs the tests may have a terminal
+    told = manage("changepassword", "ada", text="analytical engine\nanalytical engine\n", program=alone)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert User.objects.get(username="ada").check_password("analytical engine")
+    refused = manage("changepassword", "ada", program=alone)
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert "no terminal to ask for the password" in refused.stderr
+    assert User.objects.get(username="ada").check_password("analytical engine")
