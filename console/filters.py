@@ -1,6 +1,6 @@
 """The filters of lists, as they stand in the address: read, turned into a query, and written back as links."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
@@ -20,6 +20,7 @@ _GROUPS_OF_WAITS: dict[str, tuple[str, ...]] = {
     WORLD: tuple(w for w in WaitingFor if w not in WAITS_ON_PEOPLE),
 }
 _MOST_TEXT = 200
+_MOST_QUOTED = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,17 +49,19 @@ class RunsFilter:
     q: str = ""
 
     @classmethod
-    def read(cls, query: Mapping[str, Sequence[str]]) -> "RunsFilter":
-        """From the lists of a query string, repeated or with commas. Raises: Malformed, naming what is known."""
+    def read(cls, query: Mapping[str, Sequence[str]]) -> tuple["RunsFilter", list[Malformed]]:
+        """From the lists of a query string, repeated or with commas; and why what cannot be read was left out."""
+        states, no_states = sort_out(_words(query.get("state", ())), _STATE_WORDS, "state")
+        waits, no_waits = sort_out(_words(query.get("waiting_for", ())), _WAIT_WORDS, "kind of wait")
+        labels, no_labels = _read_labels(query.get("label", ()))
         read = cls(
-            states=_words(query.get("state", ())),
+            states=states,
             agents=_words(query.get("agent", ())),
-            waiting_for=_words(query.get("waiting_for", ())),
-            labels=_read_labels(query.get("label", ())),
+            waiting_for=waits,
+            labels=labels,
             q=" ".join(query.get("q", ())).replace("\x00", "\ufffd").strip()[:_MOST_TEXT],
         )
-        read.as_query()
-        return read
+        return read, no_states + no_waits + no_labels
 
     def as_query(self) -> RunFilter:
         return RunFilter(
@@ -142,10 +145,39 @@ STATE_CHOICES = [Choice(value=value, word=word.capitalize()) for value, word in 
 WAIT_CHOICES = [Choice(value=value, word=word) for value, word in _WAIT_WORDS.items()]
 
 
-def read_asked(query: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """What the address says of these, without what is empty."""
-    read = ((name, query.get(name, "").replace("\x00", "\ufffd").strip()[:_MOST_TEXT]) for name in names)
-    return {name: text for name, text in read if text}
+class Asked:
+    """What the address says of these filters, without what is empty. A value that cannot be read is left out, and `wrong`
+    says why.
+    """
+
+    def __init__(self, query: Mapping[str, str], names: Sequence[str]) -> None:
+        read = ((name, query.get(name, "").replace("\x00", "\ufffd").strip()[:_MOST_TEXT]) for name in names)
+        self.values = {name: text for name, text in read if text}
+        self.wrong: list[Malformed] = []
+
+    def text(self, name: str) -> str:
+        return self.values.get(name, "")
+
+    def read[T](self, name: str, read: Callable[[str], T]) -> T | None:
+        """read: raises Malformed for what it cannot read."""
+        try:
+            return read(self.text(name))
+        except Malformed as wrong:
+            self.wrong.append(wrong)
+            del self.values[name]
+            return None
+
+
+def read_word(known: Iterable[str], what: str) -> Callable[[str], str]:
+    """A reader of one of the known words, or of none; it raises Malformed."""
+
+    def read(text: str) -> str:
+        _, wrong = sort_out((text,) if text else (), known, what)
+        if wrong:
+            raise wrong[0]
+        return text
+
+    return read
 
 
 def read_run(text: str) -> int | None:
@@ -153,7 +185,7 @@ def read_run(text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= BIGGEST):
-        raise Malformed(f"{text!r} is no number of a run.", remedy="Write it as 41.")
+        raise Malformed(f"{_quote(text)} is no number of a run.", remedy="Write it as 41.")
     return int(text)
 
 
@@ -164,9 +196,9 @@ def read_day(text: str, *, days: int = 0) -> datetime | None:
     try:
         day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError:
-        raise Malformed(f"{text!r} is no day.", remedy="Write it as 2026-11-29.") from None
+        raise Malformed(f"{_quote(text)} is no day.", remedy="Write it as 2026-11-29.") from None
     if not 2000 <= day.year <= 9000:
-        raise Malformed(f"{text!r} is out of reach.", remedy="Write a day such as 2026-11-29.")
+        raise Malformed(f"{_quote(text)} is out of reach.", remedy="Write a day such as 2026-11-29.")
     return day + timedelta(days=days)
 
 
@@ -190,13 +222,29 @@ def _spread(words: tuple[str, ...], groups: Mapping[str, tuple[str, ...]]) -> tu
     return tuple(dict.fromkeys(one for word in words for one in groups.get(word, (word,))))
 
 
-def _read_labels(given: Sequence[str]) -> dict[str, str]:
-    labels = {}
+def _read_labels(given: Sequence[str]) -> tuple[dict[str, str], list[Malformed]]:
+    labels, wrong = {}, []
     for text in given:
         if not text:
             continue
         name, colon, value = text.replace("\x00", "\ufffd").partition(":")
-        if not colon:
-            raise Malformed(f"label is {text!r}.", remedy="Write it as name:value.")
-        labels[name] = value
-    return labels
+        if colon:
+            labels[name] = value
+        else:
+            wrong.append(Malformed(f"{_quote(text)} is no label.", remedy="Write it as name:value."))
+    return labels, wrong
+
+
+def sort_out(words: tuple[str, ...], known: Iterable[str], what: str) -> tuple[tuple[str, ...], list[Malformed]]:
+    """The words that are known, and what is to be said of the others."""
+    known = tuple(known)
+    unknown = [word for word in words if word not in known]
+    if not unknown:
+        return words, []
+    said = f"is no {what}" if len(unknown) == 1 else f"and {len(unknown) - 1} more are no {what}"
+    wrong = Malformed(f"{_quote(unknown[0])} {said}.", remedy=f"Known: {', '.join(known)}.")
+    return tuple(word for word in words if word in known), [wrong]
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…")

@@ -143,6 +143,18 @@ def test_the_story_of_a_fact_says_each_value_each_check_and_who_used_it_at_what_
     assert client_of(approver).get("/facts/987654").status_code == 404
 
 
+def test_a_list_that_there_is_not_is_left_out_alone_and_the_page_says_so(person: User, approver: User) -> None:
+    record(start(person), "policy.refunds", age_s=300)
+    record(start(person), "order.1", age_s=300)
+    page = client_of(approver)
+    response = page.get("/facts?state=worst&source=read_order&name=policy.refunds")
+    words = read_page(response)
+    assert "'worst' is no list of facts. It was left out. Known: stale" in words
+    assert ("policy.refunds" in words, "order.1" in words) == (True, False)
+    assert response.context["query"] == "state=stale&source=read_order&name=policy.refunds"
+    assert page.get("/facts/panels/list?state=worst").status_code == 200
+
+
 class TestSeenAgain:
     """What has made a fact fresh since its value was first read, where no check has."""
 
@@ -160,7 +172,7 @@ class TestSeenAgain:
         assert "It was not checked again yet." in self.said(fact, approver)
         record(run, age_s=1, step=steps_of_run[1].pk)
         said = self.said(fact, approver)
-        assert f"The same recorded again, with the same value step {steps_of_run[1].number}" in said
+        assert f"The same recorded again step {steps_of_run[1].number}" in said
         assert "not checked again" not in said
 
     def test_so_is_one_that_a_person_confirmed(self, person: User, approver: User) -> None:
@@ -172,7 +184,7 @@ class TestSeenAgain:
         with transaction.atomic():
             run = lifecycle.lock(card.run_id)
             facts.record(run, **record_again, observed_at=clock.now(), step=step.pk)
-        assert f"recorded again, with the same value step {step.number}" in self.said(fact, approver)
+        assert f"The same recorded again step {step.number}" in self.said(fact, approver)
         operations.decide(card.pk, Said(verdict=Verdict.CONFIRM, version=card.version), by=approver)
         said = self.said(fact, approver)
         assert "The same confirmed by a person" in said

@@ -3,12 +3,13 @@
 import pytest
 
 from console.filters import RunsFilter
-from runs.errors import Malformed
 from runs.states import WAITS_ON_PEOPLE, RunState
 
 
 def read(**query: list[str]) -> RunsFilter:
-    return RunsFilter.read(query)
+    wanted, wrong = RunsFilter.read(query)
+    assert not wrong
+    return wanted
 
 
 def test_words_may_be_repeated_or_separated_by_commas() -> None:
@@ -25,18 +26,25 @@ def test_groups_stand_for_all_that_they_name() -> None:
     }
 
 
-@pytest.mark.parametrize("query", [{"state": ["sleeping"]}, {"waiting_for": ["godot"]}, {"label": ["shop"]}])
-def test_what_no_filter_knows_is_refused_with_what_is_known(query: dict[str, list[str]]) -> None:
-    with pytest.raises(Malformed) as refusal:
-        RunsFilter.read(query)
-    assert refusal.value.remedy
+@pytest.mark.parametrize("wrong", [{"state": ["sleeping"]}, {"waiting_for": ["godot"]}, {"label": ["shop"]}])
+def test_what_no_filter_knows_is_left_out_alone_and_said_with_what_is_known(wrong: dict[str, list[str]]) -> None:
+    good = {"state": ["failed"], "waiting_for": ["people"], "label": ["shop:a"], "q": ["late"], "agent": ["desk"]}
+    mixed = {name: [*words, *wrong.get(name, [])] for name, words in good.items()}
+    wanted, said = RunsFilter.read(mixed)
+    assert wanted == read(**good)
+    assert [(repr(*wrong.values())[1:-1] in each.message, bool(each.remedy)) for each in said] == [(True, True)]
+
+
+def test_however_many_are_wrong_and_however_long_one_sentence_says_so() -> None:
+    _, said = RunsFilter.read({"state": ["x" * 5000, *(f"w{n}" for n in range(500))]})
+    assert [each.message for each in said] == [f"'{'x' * 40}…' and 500 more are no state."]
 
 
 def test_an_address_is_read_back_as_it_was_written() -> None:
     from django.http import QueryDict
 
     wanted = read(state=["open"], agent=["a b"], waiting_for=["people"], label=["shop:har&bour"], q=["50 %"])
-    assert RunsFilter.read(dict(QueryDict(wanted.write()[1:]).lists())) == wanted
+    assert RunsFilter.read(dict(QueryDict(wanted.write()[1:]).lists())) == (wanted, [])
 
 
 def test_each_chip_takes_one_word_away() -> None:

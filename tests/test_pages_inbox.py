@@ -99,6 +99,19 @@ def test_what_is_put_off_leaves_the_readers_own_list_and_comes_back_at_its_time(
     assert not Decision.objects.exists()
 
 
+def test_a_list_or_kind_that_there_is_not_is_left_out_alone_and_the_page_says_so(
+    operator: User, approver: User
+) -> None:
+    asked = situations.ask_question(situations.start(operator))
+    ask(operator)
+    client = client_of(approver)
+    words = read(client.get("/approvals?kind=riddle&kind=question&state=newest"))
+    assert "'riddle' is no kind of card. It was left out." in words
+    assert "'newest' is no list of approvals. It was left out. Known: later, decided." in words
+    assert listed(client, "?kind=riddle&kind=question") == [asked.pk]
+    assert "It was left out" not in read(client.get("/approvals?kind=question&state="))
+
+
 def test_the_list_is_cut_after_what_is_put_off_has_left_it(
     operator: User, approver: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:

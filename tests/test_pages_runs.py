@@ -139,11 +139,19 @@ def test_a_number_or_a_uid_in_the_search_field_leads_to_the_run(operator: User, 
     assert "No runs match" in read(other.get("/runs", {"q": str(run.pk)}))
 
 
-def test_a_wrong_filter_is_refused_with_what_is_known(viewer: User) -> None:
-    response = client_of(viewer).get("/runs?state=sleeping")
-    assert response.status_code == 400
-    assert "Known: queued, running" in read(response)
-    assert client_of(viewer).get("/runs?after=x").status_code == 400
+def test_a_wrong_filter_is_left_out_alone_and_the_page_says_so(operator: User, viewer: User) -> None:
+    found = situations.start(operator, goal="a late parcel")
+    situations.start(operator, goal="something else")
+    client = client_of(viewer)
+    response = client.get("/runs?state=sleeping&q=parcel&label=shop")
+    words = read(response)
+    assert "'sleeping' is no state. It was left out. Known: open, queued, running" in words
+    assert "'shop' is no label. It was left out." in words
+    assert [line.id for line in response.context["lines"]] == [found.pk]
+    assert response.context["rows_url"] == f"/runs/panels/rows?q=parcel&shown={found.pk}"
+    assert 'value="parcel"' in response.content.decode()
+    assert "It was left out" not in read(client.get("/runs?state=open&q=parcel"))
+    assert client.get("/runs?after=x").status_code == 400
 
 
 def test_no_runs_yet_says_how_to_start_one(operator: User, viewer: User) -> None:

@@ -64,6 +64,9 @@ def test_what_was_used_is_told_by_day_agent_and_model_and_once(person: User, vie
     assert "$0.75 with what it started" in words
     assert "refund-desk claude-opus-5 " in words
     assert "$1.25 1,000 1" in words
+    wrong = client_of(viewer).get("/spend?span=9d&agent=refund-desk")
+    assert "'9d' is no span of time. It was left out. Known: 24h, 7d, 30d." in read(wrong)
+    assert "$1.25 . $0.18 a day" in read(wrong)
     # One agent alone; and the last hour, in which nothing of the first day lies.
     assert "$1.25 . $0.18 a day" in read(client_of(viewer).get("/spend?agent=refund-desk"))
     assert "$1.25 . $0.05 an hour on average; most from 12:00 on" in read(client_of(viewer).get("/spend?span=24h"))
@@ -157,9 +160,22 @@ class TestLedger:
         assert count("?until=2020-01-01") == 0
         assert "Spent run" in (words := read(page.get(f"/ledger?run={run.pk}&kind=settle")))
         assert "$0.0312 1,000 1 model call, 1 step claude-sonnet-5-5 first" in words
-        for wrong in ("?run=x", "?kind=gift", "?since=soon", "?after=x"):
-            assert page.get(f"/ledger{wrong}").status_code == 400
+        assert page.get("/ledger?after=x").status_code == 400
         assert page.get("/ledger?model=%00&agent=%00").status_code == 200
+
+    @pytest.mark.parametrize("wrong", ["run=x", "kind=gift", "since=soon", "until=1"])
+    def test_a_wrong_filter_is_left_out_alone_and_the_page_says_so(
+        self, person: User, viewer: User, wrong: str
+    ) -> None:
+        book(situations.start(person), "0.50", model="claude-opus-5")
+        book(start(person), "0.25")
+        page = client_of(viewer)
+        response = page.get(f"/ledger?{wrong}&model=claude-opus-5")
+        assert read(response).count("It was left out.") == 1
+        assert response.content.decode().count('<tr id="entry-') == 1
+        assert response.context["csv"] == "?model=claude-opus-5"
+        # A file has no place to say it.
+        assert page.get(f"/ledger.csv?{wrong}&model=claude-opus-5").status_code == 400
 
     def test_a_tree_books_once(self, person: User, viewer: User) -> None:
         child = start_child(start(person))

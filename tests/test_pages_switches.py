@@ -206,8 +206,14 @@ def test_the_journal_is_found_by_person_run_action_and_day(operator: User, appro
     assert "No entry fits" in lines(person="nobody")
     assert "No entry fits" in lines(since="2999-01-01")
     assert "run paused" in lines(since="2020-01-01", until="2999-01-01")
-    for asked in ({"run": "x"}, {"since": "yesterday"}, {"until": "9999-12-31"}, {"after": "x"}):
-        assert client.get("/journal", asked).status_code == 400
+    for asked in ({"run": "x"}, {"since": "yesterday"}, {"until": "9999-12-31"}):
+        words = lines(**asked, person="olga")
+        assert "It was left out." in words
+        assert "run paused" in words
+        assert "person:anna" not in words
+        assert 'value="olga"' in words
+        assert client.get("/journal.csv", asked).status_code == 400
+    assert client.get("/journal", {"after": "x"}).status_code == 400
     assert client_of(make_stranger()).get("/journal").status_code == 404
 
 

@@ -344,7 +344,7 @@ def _show_checks(story: FactStory) -> list[CheckLine]:
         story.source_began_at is None or story.confirmed_at > story.source_began_at
     )
     if story.source_step != recorded_by and not confirmed:
-        step, detail = story.source_step, "recorded again, with the same value"
+        step, detail = story.source_step, "recorded again"
     elif story.derived_from and not story.source_tool and not confirmed:
         detail = "verified with what it follows from"
     return [CheckLine(mark=_CHECK[CheckOutcome.SAME], detail=detail, step=step, at=story.verified_at), *lines]
@@ -356,7 +356,8 @@ _EXTENDABLE = (*FACT_USABLE, FactState.STALE, FactState.CHECK_FAILED)
 def _say_source(story: FactStory) -> str:
     source = story.source if isinstance(story.source, dict) else {}
     if tool := source.get("tool"):
-        return f"{show(str(tool))}, with {write_brief(source.get('arguments'))}"
+        arguments = source.get("arguments")
+        return f"{show(str(tool))}, with {write_brief(arguments)}" if arguments else show(str(tool))
     if person := source.get("person"):
         return f"said by {show(str(person))}"
     return "the agent itself"

@@ -20,11 +20,12 @@ from console.display.cards import CardView, say_verdict, show_card
 from console.display.figures import plural, write_duration
 from console.display.inbox import InboxItem, show_item
 from console.display.outside import show
+from console.filters import sort_out
 from console.views.readers import for_readers
 from runs import clock, operations, queries, voting
 from runs.access import Action
 from runs.agents import find_tool
-from runs.errors import Conflict, Forbidden, LongwatchError, NotFound
+from runs.errors import Conflict, Forbidden, LongwatchError, Malformed, NotFound
 from runs.models import Approval
 from runs.queries import ApprovalCard, Window
 from runs.queries.channels import list_failing_channels
@@ -363,7 +364,8 @@ def _describe_inbox(request: Reader, inbox: Inbox, *, current: int | None) -> di
         "query": {"mine": "?mine=1", "later": "?state=later"}.get(inbox.which, ""),
         "put_off": len(inbox.put_off),
         "current": current,
-        "kind": request.GET.get("kind", "") if _kinds(request) else "",
+        "kind": next(iter(_kinds(request)), ""),
+        "left_out": _list_left_out(request),
         "now": now,
     }
 
@@ -403,4 +405,13 @@ def _item(line: InboxLine, now: datetime) -> InboxItem:
 
 
 def _kinds(request: Reader) -> list[str]:
-    return [kind for kind in request.GET.getlist("kind") if kind in set(ApprovalKind)]
+    kinds, _ = sort_out(tuple(request.GET.getlist("kind")), ApprovalKind, "kind of card")
+    return list(kinds)
+
+
+def _list_left_out(request: Reader) -> list[Malformed]:
+    """Why what the address asks for besides is not shown."""
+    lists = [word for word in request.GET.getlist("state") if word]
+    _, no_lists = sort_out(tuple(lists), ("later", "decided"), "list of approvals")
+    _, no_kinds = sort_out(tuple(kind for kind in request.GET.getlist("kind") if kind), ApprovalKind, "kind of card")
+    return no_lists + no_kinds

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
@@ -12,6 +13,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from console.access import Reader
 from console.display.facts import say_empty, show_groups, show_tabs
+from console.filters import Asked, read_word
 from console.forms import DurationField
 from console.views.finding import find_story, show_fact_story
 from console.views.frame import read_next
@@ -98,13 +100,10 @@ def _act(request: Reader, number: int, act: Any, typed: dict[str, str]) -> HttpR
 
 
 def _describe_list(request: Reader) -> dict[str, Any]:
-    """Raises: Malformed."""
     source, name = request.GET.get("source"), request.GET.get("name")
-    word = request.GET.get("state", FactList.STALE)
-    try:
-        which = FactList(word)
-    except ValueError:
-        raise Malformed(f"{word[:40]!r} is no list of facts.", remedy=f"Known: {', '.join(FactList)}.") from None
+    asked = Asked(request.GET, ["state"])
+    which = FactList(asked.read("state", read_word(FactList, "list of facts")) or FactList.STALE)
+    place = {"state": which.value, "source": source, "name": name}
     page = list_facts_over_runs(which, agents=request.rights.agents, source=source, name=name)
     return {
         "groups": show_groups(page, {fact.id: _may_recheck(request, fact) for fact in page.facts}),
@@ -117,7 +116,8 @@ def _describe_list(request: Reader) -> dict[str, Any]:
         "stale_in_s": page.stale_in_s,
         "most": SHOWN,
         "now": page.now,
-        "query": request.GET.urlencode(),
+        "left_out": asked.wrong,
+        "query": urlencode({part: text for part, text in place.items() if text is not None}),
     }
 
 

@@ -8,7 +8,7 @@ from django.views.decorators.http import require_safe
 
 from console.access import Reader
 from console.display.journal import HEAD, show_entry, write_cells
-from console.filters import read_asked, read_day, read_run
+from console.filters import Asked, read_day, read_run
 from console.views.exports import export
 from console.views.readers import for_readers
 from runs import clock
@@ -40,18 +40,19 @@ ACTIONS = (
 @require_safe
 @for_readers
 def show_journal(request: Reader) -> HttpResponse:
-    wanted = _read_filter(request)
+    asked = Asked(request.GET, _ASKED)
+    wanted = _read_filter(asked)
     window = Window.read(request.GET.get("after"), PAGE)
     page = list_entries(wanted, window, agents=request.rights.agents)
-    asked = read_asked(request.GET, _ASKED)
     now = clock.now()
     context = {
         "section": "journal",
         "lines": [show_entry(entry, now) for entry in page.items],
-        "older": f"?{urlencode(asked | {'after': page.next})}" if page.next else "",
-        "csv": f"?{urlencode(asked)}" if asked else "",
+        "older": f"?{urlencode(asked.values | {'after': page.next})}" if page.next else "",
+        "csv": f"?{urlencode(asked.values)}" if asked.values else "",
         "is_newest": window.after is None,
-        "asked": asked,
+        "asked": asked.values,
+        "left_out": asked.wrong,
         "actions": [{"value": value, "word": word} for value, word in ACTIONS],
     }
     return render(request, "journal/journal.html", context)
@@ -60,8 +61,11 @@ def show_journal(request: Reader) -> HttpResponse:
 @require_safe
 @for_readers
 def export_journal(request: Reader) -> HttpResponse:
-    """The newest lines that the filter finds."""
-    wanted = _read_filter(request)
+    """The newest lines that the filter finds. Raises: Malformed: a file has no place to say what was left out."""
+    asked = Asked(request.GET, _ASKED)
+    wanted = _read_filter(asked)
+    if asked.wrong:
+        raise asked.wrong[0]
     return export(
         "journal",
         HEAD,
@@ -70,13 +74,12 @@ def export_journal(request: Reader) -> HttpResponse:
     )
 
 
-def _read_filter(request: Reader) -> JournalFilter:
-    asked = read_asked(request.GET, _ASKED)
+def _read_filter(asked: Asked) -> JournalFilter:
     return JournalFilter(
-        person=asked.get("person", ""),
-        run=read_run(asked.get("run", "")),
-        action=asked.get("action", ""),
-        since=read_day(asked.get("since", "")),
-        until=read_day(asked.get("until", ""), days=1),
-        people="people" in asked,
+        person=asked.text("person"),
+        run=asked.read("run", read_run),
+        action=asked.text("action"),
+        since=asked.read("since", read_day),
+        until=asked.read("until", lambda text: read_day(text, days=1)),
+        people=bool(asked.text("people")),
     )

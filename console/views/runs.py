@@ -28,7 +28,7 @@ def show_runs(request: Reader) -> HttpResponse:
     """The list; or the run itself, when nothing but its number or uid was put into the search field."""
     if set(request.GET) == {"q"} and (number := find_by_name(request.GET["q"], agents=request.rights.agents)):
         return HttpResponseRedirect(reverse("run", args=[number]))
-    wanted = RunsFilter.read(dict(request.GET.lists()))
+    wanted, left_out = RunsFilter.read(dict(request.GET.lists()))
     after = request.GET.get("after", "")
     page = list_run_lines(wanted.as_query(), Window.read(after, PAGE), agents=request.rights.agents)
     now = clock.now()
@@ -38,6 +38,7 @@ def show_runs(request: Reader) -> HttpResponse:
     context = {
         "section": "runs",
         "filter": wanted,
+        "left_out": left_out,
         "counts": counts,
         "lines": [show_line(line, now) for line in page.items],
         "rows_url": reverse("run-rows") + wanted.write(shown=shown, after=after),
@@ -58,7 +59,7 @@ def show_runs(request: Reader) -> HttpResponse:
 @for_readers
 def show_rows(request: Reader) -> HttpResponse:
     """The rows that a page shows, as they are now, in their places; how many others the filter finds by now."""
-    wanted = RunsFilter.read(dict(request.GET.lists()))
+    wanted, _ = RunsFilter.read(dict(request.GET.lists()))
     shown = [int(n) for n in request.GET.get("shown", "").split(",") if n.isascii() and n.isdecimal() and len(n) < 19]
     lines = read_run_lines(shown[:PAGE], agents=request.rights.agents)
     newer = 0
