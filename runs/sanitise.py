@@ -2,8 +2,8 @@
 
 import base64
 import math
-from collections.abc import Iterable, Mapping, Sized
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -41,6 +41,46 @@ def clean_json(value: object) -> Json:
         return _clean(value, ())
     except Exception as error:
         return f"… cannot be shown: {_name(value)} ({_name(error)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replaced:
+    """A value that is no JSON. path: where it stands, as in `orders[3].paid`; what, kept_as: its type before and after."""
+
+    path: str
+    what: str
+    kept_as: str
+
+
+def find_replaced(value: object, kept: Json) -> list[Replaced]:
+    """What `clean_json` made something else of when it made `kept` of `value`: the first of each type. Never raises."""
+    found: dict[str, Replaced] = {}
+    try:
+        if value != kept:  # quick, and mostly all there is to do
+            _compare(value, kept, "", found)
+    except Exception as error:
+        found[""] = Replaced(path="", what=_name(value), kept_as=f"{_name(kept)} ({_name(error)})")
+    return [*found.values()]
+
+
+def _compare(value: object, kept: Json, path: str, found: dict[str, Replaced]) -> None:
+    if isinstance(value, Enum):
+        value = value.value
+    elif isinstance(value, BaseModel):
+        value = dict(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in fields(value)}
+    if isinstance(value, Mapping) and isinstance(kept, dict):
+        for (key, item), (name, kept_item) in zip(value.items(), kept.items(), strict=True):
+            _compare(key, name, f"{path} (a key)".lstrip(), found)
+            _compare(item, kept_item, f"{path}.{name}".lstrip("."), found)
+    elif isinstance(kept, list):
+        # What is gone through once only, or is in no order, has no places.
+        if isinstance(value, Sequence):
+            for place, (item, kept_item) in enumerate(zip(value, kept, strict=True)):
+                _compare(item, kept_item, f"{path}[{place}]", found)
+    elif not isinstance(value, (str, type(kept))):
+        found.setdefault(_name(value), Replaced(path=path, what=_name(value), kept_as=_name(kept)))
 
 
 def _clean(value: object, above: tuple[int, ...]) -> Json:

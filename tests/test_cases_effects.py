@@ -280,6 +280,27 @@ def test_g1_whatever_a_payment_returns_is_stored_and_it_is_not_made_again(engine
     assert dig(step.result, "decimal") == "0.1"
 
 
+def test_g1_the_author_of_a_tool_is_told_once_what_was_no_json(
+    engine: Engine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine.worker.tools.close()  # the next tool process writes where this test reads
+    one, two = engine.order(), engine.order()
+    for order in (one, two):
+        run = engine.start(*engine.read(order), [call("pay_and_tell_odd_things", order=order)])
+        assert engine.go_on(run).state == RunState.SUCCEEDED
+    engine.worker.tools.close()
+    told = [line.partition(" pay_and_")[2] for line in capfd.readouterr().err.splitlines() if "is no JSON" in line]
+    assert [line.partition(" a value of type ")[2].partition(". ")[0] for line in told] == [
+        "float at nan, stored as str",
+        "Decimal at decimal, stored as str",
+        "int at huge, stored as str",
+        "bytes at bytes, stored as dict",
+        "datetime at at, stored as str",
+        "list at deep" + "[0]" * 32 + "…, stored as str",
+    ]
+    assert all(line.startswith("tell_odd_things of scripted returned") for line in told)
+
+
 def test_i3_a_step_that_kills_its_process_is_quarantined_and_its_neighbours_are_charged_nothing(
     engine: Engine, rival: Worker
 ) -> None:

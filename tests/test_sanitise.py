@@ -23,7 +23,7 @@ from runs.agents import digest
 from runs.approvals import Said
 from runs.journal import Actor
 from runs.models import Artifact, Event, Fact, JournalEntry, Run, Step
-from runs.sanitise import MAX_DEPTH, MAX_ITEMS, clean_json, clean_text
+from runs.sanitise import MAX_DEPTH, MAX_ITEMS, clean_json, clean_text, find_replaced
 from runs.states import RunState, StepKind, StepState, Verdict
 from tests.situations import ask_question, start
 
@@ -113,6 +113,52 @@ def test_a_dataclass_and_a_model_are_kept_by_their_fields() -> None:
         {"number": 7, "paid": "1.50"},
         {"order": 7, "lost": False},
     ]
+
+
+def test_what_is_no_json_is_found_with_its_place_once_for_each_type() -> None:
+    @dataclass
+    class Order:
+        number: int
+        paid: Decimal
+
+    value = {
+        "orders": [Order(1, Decimal("1.50")), Order(2, Decimal("2.50"))],
+        "at": (datetime.now(UTC),),
+        "by": {7: "x"},
+        "huge": [2**60, 1.5, True, None],
+        "took": timedelta(seconds=3),
+        "raw": b"\x00\xff",
+        "object": Fraction(1, 3),
+        "set": {3, 1},
+        "each": iter([Decimal(1)]),
+        "nul": "a\x00b",
+    }
+    found = [(each.path, each.what, each.kept_as) for each in find_replaced(value, clean_json(value))]
+    assert found == [
+        ("orders[0].paid", "Decimal", "str"),
+        ("at[0]", "datetime", "str"),
+        ("by (a key)", "int", "str"),
+        ("took", "timedelta", "float"),
+        ("raw", "bytes", "dict"),
+        ("object", "Fraction", "str"),
+    ]
+
+
+@pytest.mark.parametrize("value", [{"a": [1, 2.5, "x", None, True, {"b": []}]}, (1, (2, 3)), "a\x00", OrderedDict(a=1)])
+def test_of_what_is_json_nothing_is_found(value: object) -> None:
+    assert find_replaced(value, clean_json(value)) == []
+
+
+def test_what_cannot_be_compared_is_found_and_never_raises() -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("no")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    value = [Odd()]
+    (found,) = find_replaced(value, clean_json(value))
+    assert (found.what, found.kept_as) == ("list", "list (RuntimeError)")
 
 
 def test_keys_that_become_equal_are_kept_apart_and_keys_of_two_normal_forms_both_stay() -> None:

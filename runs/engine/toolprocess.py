@@ -33,8 +33,9 @@ from runs.agents import (
 )
 from runs.engine import failpoints, renewing
 from runs.engine.deadline import Deadline
+from runs.engine.keeping import keep
 from runs.engine.toolwire import Function, Perform, Report, Said
-from runs.sanitise import clean_json, clean_text
+from runs.sanitise import clean_text
 from runs.states import ProcessKind
 
 _LOOK_EVERY_S = 0.2
@@ -111,9 +112,12 @@ class ToolCall:
             self._stop = not steps.may_go_on(self._perform.attempt)
         return self._stop
 
+    def keep(self, value: object) -> Json:
+        return keep(value, whose=f"{self._perform.tool or self._perform.function} of {self._perform.agent}")
+
     def heartbeat(self, progress: Json = None) -> None:
         self._pipe.send_bytes(
-            Report(attempt=self._perform.attempt, said=Said.PROGRESS, result=vault.redact(clean_json(progress))).dump()
+            Report(attempt=self._perform.attempt, said=Said.PROGRESS, result=vault.redact(self.keep(progress))).dump()
         )
 
 
@@ -215,16 +219,16 @@ def _report(value: object, call: ToolCall) -> Report:
         case Happened(result=Wait() as wait):
             return Report(said=Said.DONE, result={"found": "happened", "wait": _write_wait(wait, call)})
         case Happened():
-            return Report(said=Said.DONE, result={"found": "happened", "result": clean_json(value.result)})
+            return Report(said=Said.DONE, result={"found": "happened", "result": call.keep(value.result)})
         case DidNotHappen():
-            return Report(said=Said.DONE, result={"found": "did_not_happen", "evidence": clean_json(value.evidence)})
+            return Report(said=Said.DONE, result={"found": "did_not_happen", "evidence": call.keep(value.evidence)})
         case Unsure():
-            return Report(said=Said.DONE, result={"found": "unsure", "evidence": clean_json(value.evidence)})
+            return Report(said=Said.DONE, result={"found": "unsure", "evidence": call.keep(value.evidence)})
         case Verdict():
             verdict: Json = {
                 "holds": value.holds,
                 "reason": clean_text(value.reason),
-                "evidence": clean_json(value.evidence),
+                "evidence": call.keep(value.evidence),
             }
             return Report(said=Said.DONE, result=verdict)
     if (
@@ -232,8 +236,8 @@ def _report(value: object, call: ToolCall) -> Report:
         and value
         and all(hasattr(item, "tool") and hasattr(item, "arguments") for item in value)
     ):
-        return Report(said=Said.DONE, result=[clean_json(vars(item)) for item in value])
-    return Report(said=Said.DONE, result=clean_json(value))
+        return Report(said=Said.DONE, result=call.keep([vars(item) for item in value]))
+    return Report(said=Said.DONE, result=call.keep(value))
 
 
 def _write_wait(wait: Wait, call: ToolCall) -> Json:
