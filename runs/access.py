@@ -41,6 +41,7 @@ class Action(StrEnum):
     SWITCH = "switch"
     RECHECK = "recheck"
     EVENT = "event"
+    DELETE = "delete"  # what is kept for nobody any more
     ACCESS = "change access"  # tokens, and which group sees which agent
 
 
@@ -54,6 +55,7 @@ _PHRASES: dict[Action, str] = {
     Action.SWITCH: "use a switch here",
     Action.RECHECK: "have a fact checked again here",
     Action.EVENT: "deliver an event here",
+    Action.DELETE: "delete what is kept",
     Action.ACCESS: "change access here",
 }
 

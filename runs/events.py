@@ -70,6 +70,24 @@ def find_arrived(run: Run, *, name: str, key: str, since: datetime, until: datet
     return found[0] if found else None
 
 
+def delete_unmatched(*, older_than_s: float, actor: Actor) -> int:
+    """Delete the events that were received so many seconds ago and ended no wait; how many.
+
+    An open run may still ask for what came since it began, if its sender may reach it; that stays.
+    """
+    require_transaction()
+    rows = sql.fetch_all(
+        "DELETE FROM runs_event e WHERE matched_at IS NULL AND received_at < lw_clock() - make_interval(secs => %s)"
+        " AND NOT EXISTS (SELECT FROM runs_run r WHERE r.ended_at IS NULL AND r.created_at <= e.received_at"
+        "                 AND e.agents ?| ARRAY[%s, r.agent])"
+        " RETURNING received_at",
+        [older_than_s, EVERY_AGENT],
+    )
+    if rows:
+        append("events.deleted", actor=actor, after={"events": len(rows), "older_than_s": older_than_s})
+    return len(rows)
+
+
 def match(event: Event, step: Step, *, actor: Actor = RUNTIME) -> None:
     """Let an event end the wait of a locked step. Raises: WrongState, when it has ended another."""
     require_transaction()

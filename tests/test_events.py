@@ -1,5 +1,6 @@
 """A tool that returns `Wait`: its call is over, and its step goes on with the one event that it waits for, or without it."""
 
+import io
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from django.contrib.auth.models import User
+from django.core.management import call_command
 from django.db import transaction
 
 from runs import budgets, course, lifecycle, operations, sql
@@ -18,7 +20,7 @@ from runs.clock import shift
 from runs.engine import advance
 from runs.engine.toolwire import Report, Said
 from runs.engine.worker import Worker
-from runs.errors import WrongState
+from runs.errors import Forbidden, Malformed, WrongState
 from runs.models import Event, JournalEntry, Key, Run, Step, Switch
 from runs.states import (
     ApprovalState,
@@ -235,6 +237,39 @@ def test_who_does_not_see_the_agent_cannot_end_its_waits_early_or_late(engine: E
     assert deliver(engine, "k", delivery="late", by=stranger).step_id is None
     assert deliver(engine, "k", delivery="own").step_id == held.step
     assert unmatched() == 2
+
+
+def test_old_events_that_ended_no_wait_are_deleted_once_no_open_run_can_ask_for_them(engine: Engine) -> None:
+    stranger = make_person("noor", Role.SERVICE, agents=("stock-watch",))
+    deliver(engine, "before the run", delivery="1")
+    run, step, _ = wait(engine, "read_later")
+    deliver(engine, key_of(step), delivery="matched")
+    deliver(engine, "asked for later", delivery="2")
+    deliver(engine, "from who may not reach it", delivery="3", by=stranger)
+    shift(timedelta(days=3))
+    deliver(engine, "new", delivery="4")
+
+    def delete() -> str:
+        said = io.StringIO()
+        call_command("deleteevents", "--older-than=2d", stdout=said)
+        return said.getvalue()
+
+    assert delete() == "2 events that nobody waited for are deleted.\n"
+    assert set(Event.objects.values_list("delivery_id", flat=True)) == {"matched", "2", "4"}
+    assert JournalEntry.objects.get(kind="events.deleted").after == {"events": 2, "older_than_s": 172_800}
+    operations.stop_run(run.pk, reason="enough", by=engine.person)
+    assert delete().startswith("1 events")
+    assert delete().startswith("0 events")
+    assert set(Event.objects.values_list("delivery_id", flat=True)) == {"matched", "4"}
+    assert JournalEntry.objects.filter(kind="events.deleted").count() == 2
+
+
+def test_events_are_deleted_by_an_admin_and_not_while_they_may_be_repeated(engine: Engine) -> None:
+    with pytest.raises(Forbidden):
+        operations.delete_events(older_than_s=1e6, by=make_person("olga", Role.OPERATOR))
+    for seconds in (0.0, 86_399.0, float("nan"), 1e30):
+        with pytest.raises(Malformed):
+            operations.delete_events(older_than_s=seconds, by=engine.person)
 
 
 def pause(engine: Engine, run: Run) -> None:

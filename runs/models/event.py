@@ -5,7 +5,7 @@ from runs.agents import EVENT_CHARS
 
 
 class Event(models.Model):
-    """Something from outside, written by `runs.events` alone. It is kept, whether a step waits for it or not."""
+    """Something from outside, written by `runs.events` alone. Kept also when no step waits for it, until `deleteevents`."""
 
     name = models.CharField(max_length=EVENT_CHARS)
     key = models.CharField(max_length=EVENT_CHARS)

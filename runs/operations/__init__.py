@@ -10,7 +10,7 @@ from runs.operations.decisions import (
     release_approval,
     why_not_in_batch,
 )
-from runs.operations.events import store_event
+from runs.operations.events import delete_events, store_event
 from runs.operations.facts import checker_of, correct_fact, extend_fact, plan_check, recheck_card, recheck_fact
 from runs.operations.money import (
     Ends,
@@ -43,6 +43,7 @@ __all__ = [
     "create_child",
     "create_token",
     "decide",
+    "delete_events",
     "end_allowance",
     "end_grant",
     "engage_switch",

@@ -6,9 +6,14 @@ from django.db import transaction
 from runs import access, course, events, lifecycle, steps
 from runs.access import Action
 from runs.agents import Json
+from runs.errors import Malformed
 from runs.journal import person
 from runs.models import Event
+from runs.operations.amounts import LONGEST_S
 from runs.sanitise import clean_text
+
+KEEP_LEAST_S = 86_400.0
+"""Senders repeat a delivery for hours. Once its event is deleted, a repeated one is a new one."""
 
 
 def store_event(
@@ -41,6 +46,18 @@ def store_event(
                 return store(events.find_waiter(name=name, key=key, agents=agents))
         except _Changed:
             continue
+
+
+def delete_events(*, older_than_s: float, by: AbstractBaseUser) -> int:
+    """Delete the events that ended no wait, were received so many seconds ago, and can end none any more; how many."""
+    access.require(by, Action.DELETE)
+    if not KEEP_LEAST_S <= older_than_s <= LONGEST_S:
+        raise Malformed(
+            f"Events cannot be deleted {older_than_s:g} s after they came.",
+            remedy="Keep them for a day at least: their senders may repeat them.",
+        )
+    with transaction.atomic(durable=True):
+        return events.delete_unmatched(older_than_s=older_than_s, actor=person(by))
 
 
 class _Changed(Exception):
