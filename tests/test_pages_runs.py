@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from runs import clock, operations
+from runs import clock, course, lifecycle, operations, sql
 from runs.access import Role
 from runs.models import Run
+from runs.queries.runpage import ACTED_BY
+from runs.states import RunState
 from tests import page_situations, situations
+from tests.crowd import explain, walk
 from tests.page_tools import client_of, read
 from tests.people import make_person, make_stranger, operator, viewer
 
@@ -70,6 +73,34 @@ def test_a_paused_a_held_and_a_stopping_run_say_so(operator: User, viewer: User)
     assert "Paused: looking at order 7" in words
     assert "goes on when somebody resumes it" in words
     assert "Stopping 1 call in flight" in words
+
+
+def test_a_row_says_who_ended_or_paused_it_and_of_what_ended_by_itself_nobody(operator: User, viewer: User) -> None:
+    stopped, paused, expired = (situations.start(operator, goal=goal) for goal in ("one", "two", "three"))
+    operations.stop_run(stopped.pk, reason="wrong batch", by=operator)
+    operations.pause_run(paused.pk, reason="look first", by=operator)
+    with transaction.atomic():
+        course.end(lifecycle.lock_with_descendants(expired.pk), RunState.EXPIRED, reason="it reached its max age")
+    words = read(client_of(viewer).get("/runs"))
+    assert re.search(r"wrong batch ended \d s ago by olga", words), words
+    assert re.search(r"Paused: look first paused \d s ago by olga", words), words
+    assert re.search(r"it reached its max age ended \d s ago (?!by)", words), words
+
+
+def test_who_ended_a_run_is_found_from_the_end_of_its_journal(operator: User) -> None:
+    run = situations.start(operator)
+    add = "INSERT INTO runs_journalentry (run_id, seq, xid, kind, actor, why, at) SELECT "
+    settled = "%s, 100 + n, 1, 'step.settled', 'runtime', '', lw_now() FROM generate_series(1, 5000) n"
+    sql.execute(add + settled, [run.pk])
+    sql.execute("UPDATE runs_run SET journal_seq = 6000 WHERE id = %s", [run.pk])
+    operations.stop_run(run.pk, reason="wrong batch", by=operator)
+    others = "NULL, NULL, 1, 'run.stopped', 'runtime', '', lw_now() FROM generate_series(1, 20000) n"
+    sql.execute(add + others)
+    sql.execute("ANALYZE runs_journalentry")
+    plan = explain(f"SELECT ({ACTED_BY}) FROM runs_run r WHERE r.id = %s", [run.pk])
+    (found,) = [node for node in walk(plan["Plan"]) if node.get("Relation Name") == "runs_journalentry"]
+    assert found["Index Name"] == "journal_seq_once"
+    assert found["Rows Removed by Filter"] < 5
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from console.display.figures import plural, write_ago, write_duration, write_usd
+from console.display.journal import write_actor
 from console.display.marks import VERIFIED, Mark, mark_run
 from console.display.outside import show
 from console.display.waits import say_and_then, say_until, say_whom
@@ -92,12 +93,12 @@ def _tags(line: RunLine, now: datetime) -> list[Mark]:
 def _say(line: RunLine, now: datetime) -> tuple[str, str, str, str]:
     run = line.run
     if run.state in RUN_FINAL:
-        by = f"ended {write_ago(run.ended_at, now)} ago" if run.ended_at else ""
-        return _say_end(run), by, "", ""
+        ended = f"ended {write_ago(run.ended_at, now)} ago{_say_by(line)}" if run.ended_at else ""
+        return _say_end(run), ended, "", ""
     if run.paused is not None:
         return (
             show(run.why),
-            f"paused {write_ago(run.paused.at, now)} ago",
+            f"paused {write_ago(run.paused.at, now)} ago{_say_by(line)}",
             "",
             "goes on when somebody resumes it",
         )
@@ -119,6 +120,11 @@ def _say(line: RunLine, now: datetime) -> tuple[str, str, str, str]:
             return what, f"under way for {write_ago(since, now)}", f"longer than its limit of {limit}", ""
         return what, f"under way for {write_ago(since, now)}, at most {limit}", "", ""
     return show(run.why), "", "", ""
+
+
+def _say_by(line: RunLine) -> str:
+    """Who did it, if a person did; of what ends by itself the reason says why."""
+    return f" by {write_actor(line.acted_by)}" if line.acted_by.startswith("person:") else ""
 
 
 def _say_end(run: RunRow) -> str:

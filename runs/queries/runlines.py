@@ -8,6 +8,7 @@ from typing import Any
 from runs import sql
 from runs.queries.factstate import FACT_UNUSABLE
 from runs.queries.paging import Page, Window
+from runs.queries.runpage import ACTED_BY
 from runs.queries.runs import RunFilter, list_numbers, list_runs, read_runs
 from runs.queries.shapes import RunRow
 
@@ -47,7 +48,10 @@ class UnderWay:
 
 @dataclass(frozen=True, kw_only=True)
 class RunLine:
+    """`acted_by`: who ended or paused it, as the journal names them; empty for none."""
+
     run: RunRow
+    acted_by: str
     held_since: datetime | None
     held_by: str
     drained_at: datetime | None
@@ -80,7 +84,7 @@ def _add_lines(rows: list[RunRow]) -> list[RunLine]:
 
 
 def _show(run: RunRow, row: tuple[Any, ...]) -> RunLine:
-    _, held_since, held_by, drained_at, in_flight, *rest = row
+    _, acted_by, held_since, held_by, drained_at, in_flight, *rest = row
     wait, card, work = rest[:6], rest[6:13], rest[13:]
     waiting = None
     if wait[0] is not None:
@@ -102,6 +106,7 @@ def _show(run: RunRow, row: tuple[Any, ...]) -> RunLine:
         )
     return RunLine(
         run=run,
+        acted_by=acted_by or "",
         held_since=held_since,
         held_by=held_by,
         drained_at=drained_at,
@@ -114,7 +119,7 @@ def _show(run: RunRow, row: tuple[Any, ...]) -> RunLine:
 # The wait that a run shows is the first of the kind that its `waiting_for` names (course.rest). The last seven columns
 # are in the order of UnderWay.
 _LINES = f"""
-    SELECT r.id, r.held_since, r.held_by, r.drained_at,
+    SELECT r.id, ({ACTED_BY}), r.held_since, r.held_by, r.drained_at,
         (SELECT count(*) FROM runs_attempt a WHERE a.run_id = r.id AND a.outcome = 'open'),
         w.number, w.tool, w.waiting_on, w.wait_note, w.wake_at, w.and_then,
         c.id, c.kind, c.created_at, c.expires_at, c.on_expiry,

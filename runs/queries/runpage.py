@@ -100,6 +100,13 @@ _ESTIMATED = """
         WHERE t.budget_id = e.budget_id AND t.attempt_id = e.attempt_id AND t.kind = 'correct' AND NOT t.estimated
     )
 """
+# Who ended or paused the run `r`. Read backwards, as little follows that entry.
+ACTED_BY = """
+    SELECT j.actor FROM runs_journalentry j
+    WHERE (r.ended_at IS NOT NULL OR r.paused_at IS NOT NULL) AND j.run_id = r.id
+        AND j.kind = CASE WHEN r.ended_at IS NOT NULL THEN 'run.' || r.state ELSE 'run.paused' END
+    ORDER BY j.seq DESC LIMIT 1
+"""
 _FIGURES = f"""
     SELECT lw_clock(),
         (SELECT coalesce(sum(e.usd), 0) FROM runs_ledgerentry e WHERE {_ESTIMATED}),
@@ -112,7 +119,5 @@ _FIGURES = f"""
             FROM runs_fact, unnest(ARRAY[{AGEING}, 1.0]::float8[]) share
             WHERE run_id = %(run)s AND contradicted_at IS NULL AND verified_at <= lw_clock() AND isfinite(verified_at)
                 AND share * max_age_s > extract(epoch FROM lw_clock() - verified_at)),
-        (SELECT j.actor FROM runs_run r JOIN runs_journalentry j ON j.run_id = r.id
-                AND j.kind = CASE WHEN r.ended_at IS NOT NULL THEN 'run.' || r.state ELSE 'run.paused' END
-            WHERE r.id = %(run)s AND (r.ended_at IS NOT NULL OR r.paused_at IS NOT NULL) ORDER BY j.id DESC LIMIT 1)
+        (SELECT ({ACTED_BY}) FROM runs_run r WHERE r.id = %(run)s)
 """
