@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 
-from runs import processes
+from runs import operations, processes
 from runs.models import Event, JournalEntry, Switch
 from runs.states import ProcessKind
 from tests import situations
@@ -178,6 +178,41 @@ def test_the_schema_names_every_call_and_the_docs_show_it() -> None:
     assert "<script" not in text
     assert "//cdn" not in text
     assert "style=" not in text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "known"),
+    [
+        ("GET", "/runs", "Known: state, agent, label, waiting_for, parent, q, after, limit."),
+        ("GET", "/runs/{run}", "This address has none."),
+        ("GET", "/runs/{run}/steps", "Known: after, limit."),
+        ("GET", "/approvals", "Known: state, agent, after, limit."),
+        ("GET", "/switches", "Known: engaged, after, limit."),
+        ("DELETE", "/switches/{switch}", "Known: reason, per_minute."),
+        ("POST", "/approvals/{card}/claim", "This address has none."),
+    ],
+)
+def test_a_parameter_that_is_not_known_is_refused_with_those_that_are(
+    operator: User, method: str, path: str, known: str
+) -> None:
+    asking = situations.ask_approval(situations.start(operator))
+    switch = operations.engage_switch("tool:refund", reason="twice", by=operator)
+    place = path.format(run=asking.run.pk, switch=switch.pk, card=asking.card.pk)
+    api = api_of(operator)
+    response = api.send(method, f"{place}?colour=red&limit_=1&reason_=x")
+    assert response.status_code == 400
+    assert response["Content-Type"] == "application/problem+json"
+    error = error_of(response)
+    assert (error["code"], error["remedy"]) == ("malformed", known)
+    assert error["message"] == "'colour', 'limit_', 'reason_' are not known here."
+    assert Api().send(method, f"{place}?colour=red").status_code == 401
+    switch.refresh_from_db()
+    assert switch.released_at is None
+
+
+def test_whoever_probes_the_health_or_reads_the_docs_may_add_what_it_likes() -> None:
+    for path in ("/health/live", "/openapi.json", "/docs"):
+        assert Api().get(path, t=1).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/runs/", "/"])

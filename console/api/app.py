@@ -13,7 +13,7 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 from console.api import approvals, health, others, runs
 from console.api.docs import PlainDocs
 from console.api.errors import MethodNotAllowed, NoSuchAddress, NotAvailable, NotSignedIn, Stale, write_problem
-from console.api.requests import MAX_BODY, Bearer, BodyParser
+from console.api.requests import MAX_BODY, Bearer, BodyParser, refuse_unknown_parameters
 from runs.errors import LongwatchError, Malformed, TooLarge
 
 type View = Callable[..., HttpResponseBase]
@@ -21,13 +21,16 @@ type View = Callable[..., HttpResponseBase]
 api = NinjaAPI(
     title="Longwatch",
     version="1",
-    description="Start, follow, decide and stop long-running agents.",
+    description="Start, follow, decide and stop long-running agents. A parameter or field that is not known is refused.",
     urls_namespace="api",
     auth=Bearer(),
     parser=BodyParser(),
     docs=PlainDocs(),
 )
 for router in (runs.router, approvals.router, others.router, health.router):
+    # Whoever probes the health may add what it likes.
+    if router is not health.router:
+        refuse_unknown_parameters(router)
     api.add_router("", router)
 
 

@@ -1,13 +1,14 @@
-"""Read a request: who sends it, with what body."""
+"""Read a request: who sends it, with what parameters and body."""
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import wraps
 from typing import Annotated, Any, NoReturn
 
 from django.contrib.auth.models import User
 from django.http import HttpRequest
-from ninja import Schema
+from ninja import Router, Schema
 from ninja.parser import Parser
 from ninja.security import HttpBearer
 from pydantic import AfterValidator, ConfigDict, Field
@@ -19,6 +20,7 @@ from runs.sanitise import clean_json
 
 MAX_BODY = 1024 * 1024
 MAX_DEPTH = 64
+MAX_QUOTED = 40
 
 
 class Request(HttpRequest):
@@ -68,6 +70,33 @@ def _without_nul(text: str) -> str:
     if "\x00" in text:
         raise ValueError("holds a NUL character")
     return text
+
+
+def refuse_unknown_parameters(router: Router) -> None:
+    """Let every call of a router refuse parameters that it does not know, as bodies do with fields: a list whose filter was
+    misspelt would be that of everything.
+    """
+    for path in router.path_operations.values():
+        for operation in path.operations:
+            known = [
+                name
+                for model in operation.models
+                if model.__ninja_param_source__ == "query"
+                for name in model.__ninja_flatten_map__
+            ]
+            operation.view_func = _knowing(known, operation.view_func)
+
+
+def _knowing(known: Sequence[str], view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        if unknown := [name for name in request.GET if name not in known]:
+            named = ", ".join(repr(name[:MAX_QUOTED]) for name in unknown[:5])
+            said = f"Known: {', '.join(known)}." if known else "This address has none."
+            raise Malformed(f"{named} {'is' if len(unknown) == 1 else 'are'} not known here.", remedy=said)
+        return view(request, *args, **kwargs)
+
+    return checked
 
 
 type Id = Annotated[int, Field(ge=1, le=BIGGEST)]
