@@ -298,7 +298,7 @@ def test_g1_the_author_of_a_tool_is_told_once_what_was_no_json(
         "datetime at at, stored as str",
         "list at deep" + "[0]" * 32 + "…, stored as str",
     ]
-    assert all(line.startswith("tell_odd_things of scripted returned") for line in told)
+    assert all(line.startswith("tell_odd_things: pay_and_tell_odd_things of scripted returned") for line in told)
 
 
 def test_i3_a_step_that_kills_its_process_is_quarantined_and_its_neighbours_are_charged_nothing(

@@ -20,6 +20,7 @@ from django.db import DatabaseError
 
 from runs import clock, processes, supervise
 from runs.agents import Json
+from runs.engine.printed import Printed
 from runs.engine.toolwire import Perform, Report, Said
 from runs.supervise import Exit, Leader
 
@@ -85,6 +86,7 @@ class ToolHost:
         self._leader: Leader | None = None
         self._pipe: Connection | None = None
         self._pidfd = -1
+        self._printed = Printed()
         self._unrecorded: list[Exit] = []
         self._lately_s: dict[tuple[str, str], float] = {}
 
@@ -137,6 +139,7 @@ class ToolHost:
         process ends then.
         """
         watch, dead = _Watch(tick=tick, progress=progress), ""
+        self._printed.end()  # what was printed while nothing was called
         try:
             self._send(performs)
             if len(performs) > 1:
@@ -150,7 +153,10 @@ class ToolHost:
                     yield perform, Report(attempt=perform.attempt, said=Said.NOT_BEGUN, error=dead)
                     continue
                 began = time.monotonic()
+                self._printed.begin(perform)
                 outcome = self._await(perform, watch)
+                if isinstance(outcome, Report):
+                    self._printed.end(outcome.printed)
                 self._note_duration(
                     perform, outcome.took_s if isinstance(outcome, Report) else time.monotonic() - began
                 )
@@ -190,6 +196,7 @@ class ToolHost:
                 return report
             if (told := watch.look(perform.attempt)) is None:
                 continue
+            self._printed.tell()
             if told.stop and kill_at is None:
                 watch.stopped = True
                 kill_at = time.monotonic() + settings.GRACE_S
@@ -220,7 +227,7 @@ class ToolHost:
     def _start(self, meanwhile: Callable[[], None]) -> None:
         ours, theirs = socket.socketpair()
         argv = [sys.executable, str(_MANAGE), "toolprocess", "--fd", str(theirs.fileno()), "--parent", str(self.worker)]
-        self._leader = supervise.spawn_leader(argv, pass_fds=[theirs.fileno()])
+        self._leader = supervise.spawn_leader(argv, pass_fds=[theirs.fileno()], stdout=self._printed.open())
         theirs.close()
         self._pidfd = os.pidfd_open(self._leader.pid)
         self._pipe = Connection(ours.detach())
@@ -267,6 +274,7 @@ class ToolHost:
         assert self._pipe is not None
         ended = supervise.reap_leader(self._leader.pid)
         assert ended is not None
+        self._printed.close()
         self._pipe.close()
         os.close(self._pidfd)
         self._leader = self._pipe = self.ident = None

@@ -34,6 +34,7 @@ from runs.agents import (
 from runs.engine import failpoints, renewing
 from runs.engine.deadline import Deadline
 from runs.engine.keeping import keep
+from runs.engine.printed import divert, marked
 from runs.engine.toolwire import Function, Perform, Report, Said
 from runs.sanitise import clean_text
 from runs.states import ProcessKind
@@ -44,7 +45,7 @@ _REASON_CHARS = 2000
 
 def serve(fd: int, *, parent: uuid.UUID) -> None:
     """Perform what the worker at the other end of `fd` sends, one at a time, until it hangs up."""
-    pipe = Connection(fd)
+    pipe, printed = Connection(fd), divert()
     deadline = Deadline()
     ident = processes.register(ProcessKind.TOOL, parent=parent)
     pipe.send_bytes(json.dumps({"hello": str(ident)}).encode())
@@ -55,7 +56,8 @@ def serve(fd: int, *, parent: uuid.UUID) -> None:
             return
         began = time.monotonic()
         perform = Perform.load(message)
-        made = _perform(perform, pipe, deadline, ident)
+        with marked(perform):
+            made = _perform(perform, pipe, deadline, ident)
         report = replace(
             made,
             attempt=perform.attempt,
@@ -63,6 +65,7 @@ def serve(fd: int, *, parent: uuid.UUID) -> None:
             error=vault.redact(made.error),
             body=vault.redact(made.body),
             took_s=time.monotonic() - began,
+            printed=printed(),
         )
         failpoints.reach("reported", run=perform.run, tool=perform.tool)
         pipe.send_bytes(report.dump())

@@ -59,7 +59,10 @@ class Said(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What came of an attempt. `body` and `media_type`: an artifact that the tool returned. took_s: seconds in the process."""
+    """What came of an attempt. `body` and `media_type`: an artifact that the tool returned. took_s: seconds in the process.
+
+    printed: how many bytes all calls until then have printed.
+    """
 
     attempt: int = 0
     said: Said
@@ -68,6 +71,7 @@ class Report:
     body: bytes | None = None
     media_type: str = ""
     took_s: float = 0.0
+    printed: int = 0
 
     def dump(self) -> bytes:
         body = None if self.body is None else base64.b64encode(self.body).decode()

@@ -4,9 +4,12 @@ Each tool plays one class of effect at the sandbox shop, where what really happe
 """
 
 import json
+import logging
 import os
 import signal
 import socket
+import stat
+import subprocess
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -169,6 +172,26 @@ def fail(call: Call, word: str) -> None:
     raise ValueError(word)
 
 
+@tool(effect=Effect.READ, attempts=2, backoff=0.05, timeout=10)
+def speak(call: Call, how: str) -> Any:
+    """Print. Says of each output whether it is a file, which is never full."""
+    match how:
+        case "oddly":
+            print("one\x1b[2J\rnothing", end="\n\n")
+            subprocess.run(["sh", "-c", "echo two; echo three >&2"], check=True)
+            logging.getLogger("agency").warning("four, %s", "logged")
+            logging.getLogger("agency").warning("%d is no number", "five")
+            os.write(1, b"six \xff")
+        case "much":
+            subprocess.run(["sh", "-c", "yes much | head -c 20000000"], check=True)
+        case "and dies":
+            print("last words", end="", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        case file:
+            subprocess.Popen(["sh", "-c", 'until [ -e "$0" ]; do sleep 0.05; done; echo late', file])
+    return [stat.S_ISREG(os.fstat(fd).st_mode) for fd in (1, 2)]
+
+
 @tool(effect=Effect.READ)
 def give(call: Call, value: Any) -> Any:
     """Return what it is given."""
@@ -295,6 +318,7 @@ TOOLS = [
     close_request,
     die,
     fail,
+    speak,
     give,
     give_copy,
     linger,
