@@ -49,7 +49,7 @@ class Printed:
 
     def tell(self, upto: int | None = None) -> None:
         """Log the lines that were printed since, up to this size of the file."""
-        if self._fd < 0:
+        if self._fd < 0 or upto == self._at:
             return
         with suppress(OSError):
             size = os.fstat(self._fd).st_size

@@ -171,8 +171,7 @@ class ToolHost:
     def _send(self, performs: Sequence[Perform]) -> None:
         assert self._pipe is not None
         with suppress(OSError):  # it has ended, which is seen when its answer is waited for
-            for perform in performs:
-                self._pipe.send_bytes(perform.dump())
+            self._pipe.send_bytes(Perform.dump(performs))
 
     def _await(self, perform: Perform, watch: "_Watch") -> Outcome:
         over_at = max(perform.begin_by, clock.boottime()) + _SLACK_S

@@ -44,7 +44,7 @@ _REASON_CHARS = 2000
 
 
 def serve(fd: int, *, parent: uuid.UUID) -> None:
-    """Perform what the worker at the other end of `fd` sends, one at a time, until it hangs up."""
+    """Perform what the worker at the other end of `fd` sends, one after another, until it hangs up."""
     pipe, printed = Connection(fd), divert()
     deadline = Deadline()
     ident = processes.register(ProcessKind.TOOL, parent=parent)
@@ -54,21 +54,21 @@ def serve(fd: int, *, parent: uuid.UUID) -> None:
             message = pipe.recv_bytes()
         except EOFError:
             return
-        began = time.monotonic()
-        perform = Perform.load(message)
-        with marked(perform):
-            made = _perform(perform, pipe, deadline, ident)
-        report = replace(
-            made,
-            attempt=perform.attempt,
-            result=vault.redact(made.result),
-            error=vault.redact(made.error),
-            body=vault.redact(made.body),
-            took_s=time.monotonic() - began,
-            printed=printed(),
-        )
-        failpoints.reach("reported", run=perform.run, tool=perform.tool)
-        pipe.send_bytes(report.dump())
+        for perform in Perform.load(message):
+            began = time.monotonic()
+            with marked(perform):
+                made = _perform(perform, pipe, deadline, ident)
+            report = replace(
+                made,
+                attempt=perform.attempt,
+                result=vault.redact(made.result),
+                error=vault.redact(made.error),
+                body=vault.redact(made.body),
+                took_s=time.monotonic() - began,
+                printed=printed(),
+            )
+            failpoints.reach("reported", run=perform.run, tool=perform.tool)
+            pipe.send_bytes(report.dump())
 
 
 class ToolCall:
@@ -127,8 +127,9 @@ class ToolCall:
 def _perform(perform: Perform, pipe: Connection, deadline: Deadline, ident: uuid.UUID) -> Report:
     if clock.boottime() >= perform.begin_by:
         return Report(said=Said.NOT_BEGUN, error="it arrived too late")
-    # Frozen from here on until after begin_by, this process is killed before it wakes.
-    deadline.arm(perform.begin_by)
+    if perform.look:
+        # Frozen from here on until after begin_by, this process is killed before it wakes.
+        deadline.arm(perform.begin_by)
     try:
         failpoints.reach("received", run=perform.run, tool=perform.tool)
         if perform.look and not _last_look(perform.attempt, ident):

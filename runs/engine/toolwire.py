@@ -1,7 +1,11 @@
-"""What a worker and its tool process say to each other: one JSON object a message, over a socket pair."""
+"""What a worker and its tool process say to each other, in JSON, over a socket pair.
+
+A message to the tool process is what it is to perform, in order; each one back is one report.
+"""
 
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -36,13 +40,13 @@ class Perform:
     timeout_s: float
     look: bool
 
-    def dump(self) -> bytes:
-        return json.dumps(vars(self)).encode()
+    @staticmethod
+    def dump(performs: Sequence["Perform"]) -> bytes:
+        return json.dumps([vars(each) for each in performs]).encode()
 
     @classmethod
-    def load(cls, message: bytes) -> "Perform":
-        fields = json.loads(message)
-        return cls(**{**fields, "function": Function(fields["function"])})
+    def load(cls, message: bytes) -> list["Perform"]:
+        return [cls(**{**fields, "function": Function(fields["function"])}) for fields in json.loads(message)]
 
 
 class Said(StrEnum):
