@@ -114,13 +114,20 @@ def require_room(run: int, amounts: Amounts, *, asked: bool = False) -> None:
 
 
 def settle(
-    attempt: int, amounts: Amounts, *, pricing: Pricing | None = None, estimated: bool = False, note: str = ""
+    attempt: int,
+    amounts: Amounts,
+    *,
+    pricing: Pricing | None = None,
+    estimated: bool = False,
+    note: str = "",
+    last: bool = True,
 ) -> None:
     """Replace an attempt's reservation by what was really used; or an estimate of it by the truth, once.
 
     What passes the reservation is booked as it is, and shown as overrun: the truth is never made to fit.
+    last: nothing else is done in this transaction that changes a budget.
     """
-    _settle(attempt, "settle", amounts, pricing=pricing or Pricing(), estimated=estimated, note=note)
+    _settle(attempt, "settle", amounts, pricing=pricing or Pricing(), estimated=estimated, note=note, last=last)
 
 
 def settle_as_reserved(attempt: int, *, note: str) -> None:
@@ -313,10 +320,12 @@ def _reserve(run: int, amounts: Amounts, *, attempt: int | None, pricing: Pricin
         )
 
 
-def _settle(attempt: int, how: str, amounts: Amounts, *, pricing: Pricing, estimated: bool, note: str) -> None:
+def _settle(
+    attempt: int, how: str, amounts: Amounts, *, pricing: Pricing, estimated: bool, note: str, last: bool = True
+) -> None:
     require_transaction()
     sql.run_after_commit(_FLUSH)
-    sql.finish(
+    sql.queue(
         "SELECT lw_settle(%s, %s::text, %s::numeric, %s::bigint, %s::bigint, %s::bigint, %s::bigint,"
         " %s::text, %s::jsonb, %s::jsonb, %s, %s, %s::text)",
         [
@@ -330,7 +339,7 @@ def _settle(attempt: int, how: str, amounts: Amounts, *, pricing: Pricing, estim
             pricing.unpriced,
             clean_text(note),
         ],
-        shared=True,
+        last=last,
     )
 
 

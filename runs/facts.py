@@ -291,7 +291,7 @@ def extend(fact: Fact, *, by_s: float, actor: Actor, why: str) -> None:
 def retire(run: int) -> None:
     """The run has ended: its facts hold nothing up any more."""
     require_transaction()
-    sql.finish("UPDATE runs_fact SET live = false WHERE run_id = %s AND live", [run])
+    sql.queue("UPDATE runs_fact SET live = false WHERE run_id = %s AND live", [run])
 
 
 def note_use(judged: Iterable[Judged], *, attempt: int | None = None, approval: int | None = None) -> None:

@@ -135,5 +135,5 @@ def _write(run: int, entries: Sequence[_Entry]) -> None:
         }
         for e in entries
     )
-    sql.finish("SELECT lw_journal(%s, %s)", [run, sql.records(told)])
+    sql.queue("SELECT lw_journal(%s, %s)", [run, sql.records(told)])
     notify.screen("runs", f"run.{run}")

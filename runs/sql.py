@@ -8,9 +8,10 @@ from typing import Any, cast
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.models import Model
+from django.db.models.base import ModelState
 from psycopg.types.json import Jsonb
 
-from runs.database.base import DatabaseWrapper
+from runs.database.base import DatabaseWrapper, Statement
 from runs.sanitise import clean_json
 
 type Params = Sequence[Any] | Mapping[str, Any]
@@ -29,27 +30,24 @@ def execute(statement: str, params: Params = ()) -> int:
     return int(_ask(statement, params, attrgetter("rowcount")))
 
 
-def begin(statement: str) -> None:
-    """Run a statement without parameters, in one message with the BEGIN of its transaction where it is the first one."""
-    database = _database()
-    database.close_if_health_check_failed()
-    database.validate_no_broken_transaction()
-    database.begin_with(statement)
+def queue(statement: str, params: Params = (), *, last: bool = False, refusal: Exception | None = None) -> None:
+    """Run a statement whose answer nobody waits for: in one message with the next one, or with the commit.
 
-
-def finish(statement: str, params: Params = (), *, shared: bool = False) -> None:
-    """Run a statement whose answer nobody waits for: last in the transaction, in one message with its commit.
-
-    It should be a short one, since it is planned anew each time. Within a block that could still be rolled back without
-    the transaction it is run at once. shared: it locks what others wait for, and comes after all that do not.
+    What it is refused for, the next statement or the commit raises. Outside a transaction it is run at once.
+    last: it locks what others wait for, and comes after all that do not; within a savepoint it is run in its turn.
+    refusal: raised where it changes no row.
     """
     database = _database()
+    database.close_if_health_check_failed()
     # As any statement would say it now: later nobody hears of it.
     database.validate_no_broken_transaction()
-    if database.in_atomic_block and not database.savepoint_ids:
-        (database.last_shared if shared else database.last).append((statement, params))
+    if not database.in_atomic_block or database.is_heard:
+        if execute(statement, params) == 0 and refusal is not None:
+            raise refusal
+    elif last and not database.savepoint_ids:
+        database.last.append(Statement(statement, params))
     else:
-        execute(statement, params)
+        database.queued.append(Statement(statement, params, refusal))
 
 
 def run_after_commit(statement: str) -> None:
@@ -100,22 +98,29 @@ def columns(model: type[Model], alias: str = "") -> str:
 
 
 def build[M: Model](model: type[M], rows: Sequence[Sequence[Any]]) -> list[M]:
-    """The objects of rows that have the `columns` of a model."""
+    """The objects of rows that have the `columns` of a model.
+
+    As `Model.from_db` makes them, without its loop over the fields of each: many steps are read at every turn.
+    """
     names, converters = _reading(model)
     built = []
     for row in rows:
-        values = list(row)
-        for place, convert in converters:
-            values[place] = convert(values[place], None, connection)
-        built.append(model.from_db(connection.alias, names, values))
+        values = dict(zip(names, row, strict=True))
+        for name, convert in converters:
+            values[name] = convert(values[name], None, connection)
+        made = model.__new__(model)
+        made._state = ModelState()
+        made._state.adding, made._state.db = False, connection.alias
+        made.__dict__.update(values)
+        built.append(made)
     return built
 
 
 @cache
-def _reading(model: type[Model]) -> tuple[list[str], list[tuple[int, Callable[..., Any]]]]:
+def _reading(model: type[Model]) -> tuple[list[str], list[tuple[str, Callable[..., Any]]]]:
     """The attributes of a model in the order of its columns, and what makes Python values of those that need it."""
     fields = model._meta.concrete_fields
-    converters = [(place, field.from_db_value) for place, field in enumerate(fields) if hasattr(field, "from_db_value")]
+    converters = [(field.attname, field.from_db_value) for field in fields if hasattr(field, "from_db_value")]
     return [field.attname for field in fields], converters
 
 

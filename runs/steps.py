@@ -397,7 +397,7 @@ def close_attempt(
     """Close a locked attempt by its own id. What was not known may become known; nothing else changes."""
     if attempt.outcome != AttemptOutcome.OPEN and attempt.outcome not in MAY_HAVE_ACTED:
         raise WrongState(f"Attempt {attempt.number} of step {attempt.step_id}", attempt.outcome, outcome)
-    sql.execute(
+    sql.queue(
         "UPDATE runs_attempt SET outcome = %s, error = %s, exit_status = coalesce(%s, exit_status),"
         " exit_signal = coalesce(%s, exit_signal), maxrss_bytes = coalesce(%s, maxrss_bytes), late = late OR %s,"
         " ended_at = coalesce(ended_at, lw_clock()) WHERE id = %s",
@@ -495,12 +495,9 @@ def _move(step: Step, to: StepState, columns: str, values: list[object]) -> None
     require_transaction()
     if to not in STEP_MOVES[StepState(step.state)]:
         raise WrongState(f"Step {step.number} of run {step.run_id}", step.state, to)
-    if (
-        sql.execute(
-            f"UPDATE runs_step SET state = %s, {columns} WHERE id = %s AND state = %s",
-            [to, *values, step.pk, step.state],
-        )
-        == 0
-    ):
-        raise WrongState(f"Step {step.number} of run {step.run_id}", "changed by another", to)
+    sql.queue(
+        f"UPDATE runs_step SET state = %s, {columns} WHERE id = %s AND state = %s",
+        [to, *values, step.pk, step.state],
+        refusal=WrongState(f"Step {step.number} of run {step.run_id}", "changed by another", to),
+    )
     step.state = to

@@ -55,7 +55,7 @@ def list_open_in(scope: str) -> list[int]:
 
 def lock_shared() -> None:
     require_transaction()
-    sql.begin(f"SELECT pg_advisory_xact_lock_shared({SWITCH_LOCK})")
+    sql.queue(f"SELECT pg_advisory_xact_lock_shared({SWITCH_LOCK})")
 
 
 def lock_exclusive() -> None:

@@ -1,54 +1,143 @@
-"""Django's PostgreSQL backend, whose COMMIT can bring statements along: before it in the transaction, or right after it.
+"""Django's PostgreSQL backend, whose statements can wait for the next one and go with it, or with the COMMIT.
 
-A round trip to the server takes longer than most statements, and what one process has locked is waited for meanwhile.
+An answer takes longer to wait for than most statements take, and what one process has locked is waited for meanwhile. So
+BEGIN, savepoints and whatever nobody needs an answer to are sent with the next statement, in order, as one pipeline.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
+import psycopg
 from django.db import DatabaseError
 from django.db.backends.postgresql import base
-from psycopg import ClientCursor
-from psycopg.pq import TransactionStatus
 
-type _Statement = tuple[str, Sequence[Any] | Mapping[str, Any]]
+
+class Statement(NamedTuple):
+    """A statement that waits. refusal: raised where it changes no row."""
+
+    text: str
+    params: Sequence[Any] | Mapping[str, Any] | None = None
+    refusal: Exception | None = None
+
+
+_BEGIN = Statement("BEGIN")
+
+
+class Cursor(base.ServerBindingCursor, psycopg.Cursor[Any]):
+    """Runs what is queued on its connection before its own statement, in the same message."""
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Self:
+        connection: Any = self.connection
+        if params is None:
+            # It may be a script, which goes by itself.
+            run_queued(connection)
+        if not connection.queued:
+            return super().execute(query, params, **options)
+        run_queued(connection, lambda: super(Cursor, self).execute(query, params, **options))
+        return self
+
+    def executemany(self, *arguments: Any, **options: Any) -> None:
+        run_queued(self.connection)
+        super().executemany(*arguments, **options)
+
+    def copy(self, *arguments: Any, **options: Any) -> Any:
+        run_queued(self.connection)
+        return super().copy(*arguments, **options)
+
+    def stream(self, *arguments: Any, **options: Any) -> Any:
+        run_queued(self.connection)
+        return super().stream(*arguments, **options)
+
+
+def run_queued(connection: Any, then: Callable[[], object] = lambda: None) -> None:
+    """Run what waits for the next statement, and what `then` runs, in one message. Raises: what one of them is refused for."""
+    statements: list[Statement] = connection.queued[:]
+    connection.queued.clear()
+    if not statements:
+        return
+    # Kept, one for each place: a new cursor finds out anew how each type is written and read.
+    carriers: list[Cursor] = connection.carriers
+    while len(carriers) < len(statements):
+        carriers.append(connection.cursor())
+    with connection.pipeline():
+        for carrier, statement in zip(carriers, statements, strict=False):
+            carrier.execute(statement.text, statement.params)
+        then()
+    for carrier, statement in zip(carriers, statements, strict=False):
+        if statement.refusal is not None and carrier.rowcount == 0:
+            raise statement.refusal
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """`last`, then `last_shared`: statements with their parameters, run at the end of the transaction.
+    """`queued`: statements that go with the next one or with the COMMIT, in order; `last`: after all others.
 
-    `after`: without any, run after it. All are forgotten when it is rolled back.
-    `kept_cursor`: that of `runs.sql`, of this connection or of one before it.
+    `after`: without parameters, in the message of the COMMIT but after it, each by itself. All are forgotten when the
+    transaction is rolled back. `kept_cursor`: that of `runs.sql`, of this connection or of one before it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.last: list[_Statement] = []
-        self.last_shared: list[_Statement] = []
+        self.queued: list[Statement] = []
+        self.last: list[Statement] = []
         self.after: list[str] = []
         self.kept_cursor: Any = None
 
-    def begin_with(self, statement: str) -> None:
-        """Run a statement without parameters: in one message with BEGIN, where it is the first of its transaction."""
-        listens = self.queries_logged or self.execute_wrappers
-        if self.connection is None or listens or self.connection.pgconn.transaction_status != TransactionStatus.IDLE:
+    @property
+    def is_heard(self) -> bool:
+        """Whether somebody listens to the statements: then each is run by itself, where it is heard."""
+        return bool(self.queries_logged or self.execute_wrappers)
+
+    def get_connection_params(self) -> dict[str, Any]:
+        return {**super().get_connection_params(), "cursor_factory": Cursor}
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        connection = super().get_new_connection(conn_params)
+        # Else psycopg would begin each transaction by itself, with an answer to wait for.
+        connection.autocommit = True
+        self.queued = connection.queued = []
+        connection.carriers = []
+        return connection
+
+    def create_cursor(self, name: str | None = None) -> Any:
+        if name:
+            self._run_queued()
+        return super().create_cursor(name)
+
+    def _set_autocommit(self, autocommit: bool) -> None:
+        if not autocommit:
+            self.queued.append(_BEGIN)
+
+    def _savepoint(self, sid: str) -> None:
+        self._queue(self.ops.savepoint_create_sql(sid))
+
+    def _savepoint_commit(self, sid: str) -> None:
+        # What is refused within a savepoint is raised there.
+        self._run_queued()
+        self._queue(self.ops.savepoint_commit_sql(sid))
+
+    def _run_queued(self) -> None:
+        with self.wrap_database_errors:
+            run_queued(self.connection)
+
+    def _queue(self, statement: str) -> None:
+        if self.is_heard:
             with self.cursor() as cursor:
                 cursor.execute(statement)
-            return
-        with self.wrap_database_errors:
-            # Else psycopg would begin with a message of its own.
-            self.connection.autocommit = True
-            self.connection.execute(f"BEGIN; {statement}", prepare=False)
+        else:
+            self.queued.append(Statement(statement))
 
     def _commit(self) -> None:
-        last, after = self._forget()
-        if self.connection is None or not (last or after):
-            super()._commit()  # type: ignore[misc]
+        last, after = self.last, self.after
+        self.last, self.after = [], []
+        if self.connection is None or (self.queued == [_BEGIN] and not last and not after):
+            self.queued.clear()
             return
-        listens = self.queries_logged or self.execute_wrappers
         try:
             with self.wrap_database_errors:
-                (self._commit_aloud if listens else self._commit_with)(last, after)
+                if self.is_heard:
+                    self._commit_aloud(last, after)
+                else:
+                    self._commit_with(last, after)
         except DatabaseError:
             raise
         except BaseException:
@@ -56,32 +145,20 @@ class DatabaseWrapper(base.DatabaseWrapper):
             self.close()
             raise
 
-    def _commit_aloud(self, last: Sequence[_Statement], after: Sequence[str]) -> None:
-        """Each statement by itself, where whoever listens hears it."""
+    def _commit_aloud(self, last: Sequence[Statement], after: Sequence[str]) -> None:
         with self.cursor() as cursor:
-            for statement, params in last:
-                cursor.execute(statement, params)
+            for statement in last:
+                cursor.execute(statement.text, statement.params)
+            run_queued(self.connection)
             super()._commit()  # type: ignore[misc]
-            self.connection.autocommit = True
-            for statement in after:
-                cursor.execute(statement)
+            for text in after:
+                cursor.execute(text)
 
-    def _commit_with(self, last: Sequence[_Statement], after: Sequence[str]) -> None:
-        """One message, which the server runs statement by statement. What comes after the COMMIT commits by itself."""
-        literals = ClientCursor(self.connection)
-        statements = [*(literals.mogrify(statement, params) for statement, params in last), "COMMIT", *after]
-        if self.connection.pgconn.transaction_status == TransactionStatus.IDLE:
-            # Nothing was asked before: psycopg would begin with a message of its own.
-            self.connection.autocommit = True
-            statements.insert(0, "BEGIN")
-        self.connection.execute("; ".join(statements), prepare=False)
-
-    def _savepoint(self, sid: str) -> None:
-        """What was to come at the end comes before what a savepoint does: the order of both stays."""
-        while self.last:
-            with self.cursor() as cursor:
-                cursor.execute(*self.last.pop(0))
-        super()._savepoint(sid)  # type: ignore[misc]
+    def _commit_with(self, last: Sequence[Statement], after: Sequence[str]) -> None:
+        if any(statement.refusal for statement in self.queued):
+            run_queued(self.connection)
+        self.queued += [*last, *map(Statement, ["COMMIT", *after])]
+        run_queued(self.connection)
 
     def _rollback(self) -> None:
         self._forget()
@@ -92,7 +169,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self.kept_cursor = None
         super().close()
 
-    def _forget(self) -> tuple[list[_Statement], list[str]]:
-        last, after = self.last + self.last_shared, self.after
-        self.last, self.last_shared, self.after = [], [], []
-        return last, after
+    def _forget(self) -> None:
+        self.queued.clear()
+        self.last, self.after = [], []

@@ -5,7 +5,7 @@ attempt found out is recorded by its own id, whatever has become of the run mean
 epoch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from django.conf import settings
@@ -108,15 +108,30 @@ def plan_step(run: Run) -> Step:
     return step
 
 
-def settle(attempt_id: int, reply: Reply, *, claim: lifecycle.Claim | None = None) -> list[Step]:
+def settle(
+    attempt_id: int,
+    reply: Reply,
+    *,
+    claim: lifecycle.Claim | None = None,
+    then: Callable[[Sequence[Step]], None] | None = None,
+) -> list[Step]:
     """Close an attempt with its reply: the ledger, the planned calls and the run's move, in one transaction.
 
     Does nothing the second time. A reply that comes after its attempt was given up still counts while nothing has
-    taken its place. claim: a worker's, where its try has no last look. Returns what was planned.
+    taken its place. claim: a worker's, where its try has no last look. then: what that worker does besides, with what
+    was planned. Returns what was planned.
     """
-    planned: list[Step] = []
-    with transaction.atomic(durable=True), journal.together():
+    with transaction.atomic(durable=True):
         switches.lock_shared()
+        planned = _settle(attempt_id, reply, claim, last=then is None)
+        if then is not None:
+            then(planned)
+    return planned
+
+
+def _settle(attempt_id: int, reply: Reply, claim: lifecycle.Claim | None, *, last: bool) -> list[Step]:
+    planned: list[Step] = []
+    with journal.together():
         run, step, attempt = steps.lock_try(attempt_id, claim=claim)
         if attempt.outcome != AttemptOutcome.OPEN and attempt.outcome not in MAY_HAVE_ACTED:
             return planned
@@ -134,8 +149,9 @@ def settle(attempt_id: int, reply: Reply, *, claim: lifecycle.Claim | None = Non
             _let_go(run, attempt)
         if run.state in RUN_FINAL:
             lifecycle.mark_drained(run.pk)
-        # Last and shortest: the budgets of all ancestors are locked until the commit.
-        budgets.settle(attempt.pk, reply.amounts, pricing=reply.pricing, estimated=reply.estimated)
+        # Last and shortest: the budgets of all ancestors are locked until the commit. What else changes a budget comes
+        # after it, since whoever wants one stands in its queue first.
+        budgets.settle(attempt.pk, reply.amounts, pricing=reply.pricing, estimated=reply.estimated, last=last)
     return planned
 
 

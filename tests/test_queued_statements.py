@@ -1,5 +1,5 @@
-"""The last statement of a transaction goes with its commit (`sql.finish`), the first one with its BEGIN (`sql.begin`): what
-is refused undoes the transaction, what was registered in vain never runs, and the connection is as good as new afterwards."""
+"""What nobody waits for an answer to goes with the next statement or with the commit (`sql.queue`): what is refused undoes the
+transaction, what was queued in vain never runs, and the connection is as good as new afterwards."""
 
 import gc
 import weakref
@@ -89,8 +89,8 @@ class TestRefused:
             with pytest.raises(DatabaseError, match="division by zero"):
                 transact(
                     *([lambda: write(run)] if asked_before else []),
-                    lambda: sql.finish("UPDATE runs_run SET end_reason = 'last' WHERE id = %s", [run.pk]),
-                    lambda: sql.finish("SELECT 1 / %s", [0], shared=True),
+                    lambda: sql.queue("UPDATE runs_run SET end_reason = 'last' WHERE id = %s", [run.pk]),
+                    lambda: sql.queue("SELECT 1 / %s", [0], last=True),
                 )
         finally:
             connection.force_debug_cursor = False
@@ -138,7 +138,7 @@ class TestRefused:
         with pytest.raises(UnicodeEncodeError):
             transact(
                 lambda: write(run),
-                lambda: sql.finish("UPDATE runs_run SET end_reason = %s WHERE id = %s", ["\ud800", run.pk]),
+                lambda: sql.queue("UPDATE runs_run SET end_reason = %s WHERE id = %s", ["\ud800", run.pk]),
             )
         assert seen(run) == ""
         expect_clean(run)
@@ -194,7 +194,7 @@ class TestBegun:
                     *([lambda: write(run)] if asked_before else []),
                     switches.lock_shared,
                     lambda: write(run),
-                    lambda: sql.finish("UPDATE runs_run SET end_reason = 'last' WHERE id = %s", [run.pk]),
+                    lambda: sql.queue("UPDATE runs_run SET end_reason = 'last' WHERE id = %s", [run.pk]),
                     fail,
                 )
         finally:
@@ -282,3 +282,80 @@ def test_a_connection_that_was_closed_is_forgotten(run: Run) -> None:
     sql.fetch_row("SELECT 1")
     gc.collect()
     assert closed() is None
+
+
+class TestQueued:
+    def test_what_is_queued_goes_with_the_next_statement_and_before_it(self, run: Run) -> None:
+        with transaction.atomic():
+            sql.queue("UPDATE runs_run SET end_reason = 'queued' WHERE id = %s", [run.pk])
+            assert connection.connection.pgconn.transaction_status == TransactionStatus.IDLE
+            assert Run.objects.get(pk=run.pk).end_reason == "queued"
+        assert seen(run) == "queued"
+        expect_clean(run)
+
+    def test_a_script_comes_after_it(self, run: Run) -> None:
+        with transaction.atomic():
+            sql.queue("UPDATE runs_run SET end_reason = 'a' WHERE id = %s", [run.pk])
+            with connection.cursor() as cursor:
+                cursor.execute(f"SELECT 1; UPDATE runs_run SET end_reason = end_reason || 'b' WHERE id = {run.pk}")
+        assert seen(run) == "ab"
+
+    def test_rows_that_are_read_in_pieces_come_after_it(self, run: Run) -> None:
+        with transaction.atomic():
+            sql.queue("UPDATE runs_run SET end_reason = 'a' WHERE id = %s", [run.pk])
+            assert [found.end_reason for found in Run.objects.filter(pk=run.pk).iterator()] == ["a"]
+
+    @pytest.mark.parametrize("listened", [True, False])
+    @pytest.mark.parametrize("asked_after", [True, False])
+    def test_one_that_changes_no_row_is_refused_and_undoes_its_transaction(
+        self, run: Run, listened: bool, asked_after: bool
+    ) -> None:
+        connection.force_debug_cursor = listened
+        try:
+            with pytest.raises(ZeroDivisionError, match="nobody"):
+                transact(
+                    lambda: write(run),
+                    lambda: sql.queue(
+                        "UPDATE runs_run SET end_reason = '' WHERE id = %s", [-1], refusal=ZeroDivisionError("nobody")
+                    ),
+                    *([lambda: write(run)] if asked_after else []),
+                )
+        finally:
+            connection.force_debug_cursor = False
+        assert seen(run) == ""
+        expect_clean(run)
+
+    def test_what_is_refused_within_a_savepoint_is_raised_at_its_end(self, run: Run) -> None:
+        with transaction.atomic():
+            write(run)
+            with pytest.raises(DatabaseError, match="division by zero"):
+                transact(lambda: sql.queue("SELECT 1 / %s", [0]))
+            write(run)
+        assert seen(run) == "xx"
+        expect_clean(run)
+
+    def test_a_savepoint_that_is_given_up_takes_what_was_queued_in_it_and_no_more(self, run: Run) -> None:
+        with transaction.atomic():
+            sql.queue("UPDATE runs_run SET end_reason = 'kept' WHERE id = %s", [run.pk])
+            with pytest.raises(ZeroDivisionError):
+                transact(lambda: sql.queue("UPDATE runs_run SET end_reason = 'lost' WHERE id = %s", [run.pk]), fail)
+        assert seen(run) == "kept"
+        expect_clean(run)
+
+    def test_a_transaction_in_which_nothing_was_asked_is_not_begun(self, run: Run) -> None:
+        with transaction.atomic():
+            assert connection.connection.pgconn.transaction_status == TransactionStatus.IDLE
+        with pytest.raises(ZeroDivisionError):
+            transact(lambda: sql.queue("UPDATE runs_run SET end_reason = 'lost' WHERE id = %s", [run.pk]), fail)
+        assert seen(run) == ""
+        expect_clean(run)
+
+    def test_one_that_waits_too_long_undoes_what_it_travelled_with(self, run: Run) -> None:
+        with locked(run), pytest.raises(OperationalError, match="lock timeout"):
+            transact(
+                lambda: sql.execute("SET LOCAL lock_timeout = 50"),
+                lambda: sql.queue("SELECT lw_queue_for_budget(%s)", [run.pk]),
+                lambda: write(run),
+            )
+        assert seen(run) == ""
+        expect_clean(run)
