@@ -42,6 +42,7 @@ class Claim:
     run: int
     epoch: int
     crowded: bool = field(default=False, compare=False)  # others were due as well
+    row: Run | None = field(default=None, compare=False, repr=False)  # for the transaction that claimed it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,35 +161,40 @@ def claim(holder: uuid.UUID, *, lease_s: float) -> Claim | Held | None:
     A run under a pause or a switch is not claimed: it is marked `held_since` and looked at again at its next expiry.
     """
     switches.lock_shared()
-    row = sql.fetch_one(
-        "SELECT r.id, r.paused_at IS NOT NULL, r.pause_reason, r.state, r.waiting_for, (SELECT count(*) FROM"
-        " (SELECT FROM runs_run WHERE state IN ('queued', 'waiting') AND due_at <= lw_now() LIMIT 2) d) > 1 FROM runs_run r"
-        " WHERE r.state IN ('queued', 'waiting') AND r.due_at <= lw_now()"
-        " ORDER BY r.priority DESC, r.due_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED"
-    )
+    row = sql.fetch_one(_CLAIM, [holder, lease_s])
+    if row is None and (due := sql.fetch_one(f"SELECT r.id, r.paused_at IS NOT NULL, r.pause_reason {_DUE}")):
+        number, paused, pause_reason = due
+        switch = None if paused else switches.in_scope(number)
+        if paused or switch:
+            hold(number, f"paused: {pause_reason}" if switch is None else f"switch {switch[0]}: {switch[1]}")
+            return Held(run=number)
+        row = sql.fetch_one(_CLAIM, [holder, lease_s])  # it has become due, or free, in between
     if row is None:
         return None
-    number, paused, pause_reason, state, waiting_for, crowded = row
-    taken = None if paused else sql.fetch_one(_CLAIM, [holder, lease_s, number])
-    if taken is None:
-        scope, reason = ("", pause_reason) if paused else switches.in_scope(number) or ("", "")
-        hold(number, f"switch {scope}: {reason}" if scope else f"paused: {reason}")
-        return Held(run=number)
-    (epoch,) = taken
+    *columns, state, waiting_for, crowded = row
+    (run,) = sql.build(Run, [columns])
     append(
         "run.moved",
-        run=number,
+        run=run.pk,
         before={"state": state, "waiting_for": waiting_for},
-        after={"state": RunState.RUNNING, "waiting_for": "", "epoch": epoch, "holder": holder},
+        after={"state": RunState.RUNNING, "waiting_for": "", "epoch": run.epoch, "holder": holder},
         why="claimed by a worker",
     )
-    return Claim(run=number, epoch=epoch, crowded=crowded)
+    return Claim(run=run.pk, epoch=run.epoch, crowded=crowded, row=run)
 
 
+_DUE = (
+    "FROM runs_run r WHERE r.state IN ('queued', 'waiting') AND r.due_at <= lw_now()"
+    " ORDER BY r.priority DESC, r.due_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED"
+)
+# Nothing is waited for, so what is judged is as it was locked; only a switch could not be seen, and its lock is held.
 _CLAIM = f"""
+    WITH due AS MATERIALIZED (SELECT r.id AS number, r.state AS was, r.waiting_for AS waited_for {_DUE})
     UPDATE runs_run r SET {ADD_CLOCKS}, state = 'running', epoch = epoch + 1, holder = %s, waiting_for = '', why = '',
         held_since = NULL, held_by = '', {_IN_NO_HURRY}, lease_until = clock_timestamp() + make_interval(secs => %s)
-    WHERE id = %s AND NOT EXISTS ({switches.in_scope_of("''")}) RETURNING epoch
+    FROM due WHERE r.id = number AND r.paused_at IS NULL AND NOT EXISTS ({switches.in_scope_of("''")})
+    RETURNING {sql.columns(Run, "r")}, was, waited_for, (SELECT count(*) FROM
+        (SELECT FROM runs_run WHERE state IN ('queued', 'waiting') AND due_at <= lw_now() LIMIT 2) d) > 1
 """
 
 
@@ -425,7 +431,7 @@ COUNT_STEPS = "UPDATE runs_run SET step_seq = step_seq + %s WHERE id = %s RETURN
 
 
 def mark_thought(run: int) -> None:
-    sql.finish("UPDATE runs_run SET last_thought_at = lw_clock() WHERE id = %s", [run])
+    sql.queue("UPDATE runs_run SET last_thought_at = lw_clock() WHERE id = %s", [run])
 
 
 def set_claim(run: int, *, outcome: object, verified: Verified) -> None:

@@ -655,10 +655,10 @@ def test_a_run_that_is_paused_while_it_decides_to_end_is_not_ended(
 ) -> None:
     run, carry_out = engine.start([call("give", value=1)]), decide.carry_out
 
-    def pausing(hand: Hand, taken: Any) -> list[Step]:
+    def pausing(hand: Hand, *given: Any) -> Any:
         if engine.steps(run, "give"):  # this is its second thought
             operations.pause_run(run.pk, reason="look first", by=engine.person)
-        return carry_out(hand, taken)
+        return carry_out(hand, *given)
 
     with monkeypatch.context() as patch:
         patch.setattr(decide, "carry_out", pausing)

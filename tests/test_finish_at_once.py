@@ -1,21 +1,24 @@
 """A reply that reads and then finishes: the end is begun right after the reads, and what stood against it before a choice
 stands against it there."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db import transaction
 
 from runs import operations, sql
 from runs.approvals import Said
-from runs.engine import advance
+from runs.engine import advance, harmless
 from runs.engine import hand as hands
 from runs.engine.sweep import sweep_once
 from runs.engine.toolhost import Outcome
 from runs.engine.toolwire import Perform
-from runs.models import JournalEntry, Run, Step
-from runs.states import RunState, StepKind, StepState, Verdict, Verified, WaitingFor
+from runs.models import Attempt, JournalEntry, Run, Step
+from runs.states import AttemptOutcome, RunState, StepKind, StepState, Verdict, Verified, WaitingFor
 from tests.engine_tools import Engine, call, engine, shop_process, workers
+from tests.writers import together, until_blocked
 
 __all__ = ["engine", "shop_process", "workers"]
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -149,3 +152,66 @@ def test_a_stop_meanwhile_ends_it(engine: Engine, after_last: Callable[[Callable
     sweep_once()
     told = list(JournalEntry.objects.filter(run=run, kind__in=["run.draining", "run.drained"]).order_by("seq"))
     assert [entry.kind for entry in told] == ["run.draining", "run.drained"]
+
+
+def test_who_waits_for_its_budget_meanwhile_does_not_meet_its_row_locked(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reads that a decision takes at once change its budget, and so does the settlement of the decision itself."""
+    run, decided, queued = start(engine), threading.Event(), threading.Event()
+    carry_out = harmless.carry_out
+
+    def deciding(*given: Any) -> Outcome:
+        outcome = carry_out(*given)
+        decided.set()
+        assert queued.wait(10.0)
+        return outcome
+
+    def want_budget() -> bool:
+        assert decided.wait(20.0)
+        with transaction.atomic():
+            sql.execute("SELECT lw_queue_for_budget(%s)", [run.pk])
+            queued.set()
+            until_blocked()
+            return bool(
+                sql.fetch_row("SELECT true FROM runs_budget WHERE run_id = %s FOR NO KEY UPDATE NOWAIT", [run.pk])[0]
+            )
+
+    monkeypatch.setattr(harmless, "carry_out", deciding)
+    assert together(want_budget, lambda: engine.go(run).state) == [True, RunState.SUCCEEDED]
+    assert [step.tries for step in engine.steps(run, "give")] == [1, 1, 1]
+
+
+def test_where_the_reads_cannot_be_taken_at_once_the_decision_is_settled_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, carry_out = start(engine), harmless.carry_out
+
+    def pausing(*given: Any) -> Outcome:
+        operations.pause_run(run.pk, reason="wait", by=engine.person)
+        return carry_out(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(harmless, "carry_out", pausing)
+        engine.go(run)
+    assert [step.state for step in engine.steps(run, "give")] == [StepState.PLANNED] * 3
+    assert Step.objects.get(run=run, kind=StepKind.THINK).state == StepState.DONE
+    assert not Attempt.objects.filter(run=run, outcome=AttemptOutcome.OPEN).exists()
+    numbers = list(JournalEntry.objects.filter(run=run).order_by("seq").values_list("seq", flat=True))
+    assert numbers == list(range(1, len(numbers) + 1))
+    operations.resume_run(run.pk, reason="on", by=engine.person)
+    assert engine.go(run).state == RunState.SUCCEEDED
+    assert [step.tries for step in engine.steps(run, "give")] == [1, 1, 1]
+
+
+def test_the_last_reads_and_the_end_are_one_transaction(engine: Engine) -> None:
+    run = engine.go(start(engine))
+    last = engine.steps(run, "give")[-1]
+    told = JournalEntry.objects.filter(run=run)
+    assert (
+        told.get(kind="step.done", step=last).xid
+        == told.get(kind="step.done", step=end_of(run)).xid
+        == told.get(kind="run.succeeded").xid
+    )
+    first = engine.steps(run, "give")[0]
+    assert told.get(kind="step.planned", step=first).xid == told.get(kind="step.taken", step=first).xid

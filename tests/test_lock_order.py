@@ -5,10 +5,12 @@ switch lock · runs, child before parent · the rows of those runs · cross-run 
 
 import random
 import re
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from runs.budgets import Amounts
 from runs.errors import AlreadyDecided, LimitTooLow, LongwatchError, OverBudget
 from runs.journal import RUNTIME
 from runs.models import Attempt, Run, Step
-from runs.states import AttemptOutcome, StepKind, StepState, Verdict
+from runs.states import AttemptOutcome, RunState, StepKind, StepState, Verdict
 from tests.engine_tools import Engine, call, engine, shop_process, workers
 from tests.situations import ask_budget
 from tests.writers import (
@@ -346,3 +348,21 @@ def test_the_last_look_waits_for_whoever_closes_the_attempt_and_then_gives_up(pe
     attempt.refresh_from_db()
     assert (attempt.outcome, attempt.began_at) == (AttemptOutcome.LOST, None)
     assert Step.objects.get(pk=attempt.step_id).state == StepState.PLANNED
+
+
+def test_a_run_that_becomes_free_between_the_claim_and_the_look_at_what_is_held_is_claimed(
+    person: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, asked = start(person), []
+
+    def missing_it_once(statement: str, params: Any = ()) -> Any:
+        asked.append(statement)
+        return None if len(asked) == 1 else sql.fetch_one(statement, params)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lifecycle, "sql", SimpleNamespace(**vars(sql) | {"fetch_one": missing_it_once}))
+        with transaction.atomic():
+            claimed = lifecycle.claim(uuid.uuid4(), lease_s=60.0)
+    assert isinstance(claimed, lifecycle.Claim)
+    run.refresh_from_db()
+    assert (claimed.run, run.held_since, run.state) == (run.pk, None, RunState.RUNNING)

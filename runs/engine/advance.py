@@ -4,6 +4,7 @@ import logging
 import uuid
 from dataclasses import dataclass, fields
 from enum import Enum, auto
+from functools import partial
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, transaction
@@ -118,7 +119,7 @@ def _judge(hand: Hand, performer: uuid.UUID | None, *, before: float, claimed: b
     performer: the tool process, where the think step of an agent that decides by itself is to be taken at once.
     before: this machine's clock before the transaction began. claimed: by this same transaction.
     """
-    run = lifecycle.lock_held(hand.claim)
+    run = hand.claim.row if claimed and hand.claim.row is not None else lifecycle.lock_held(hand.claim)
     look = _look_at(run)
     if look.overdue:
         return Next.OVERDUE
@@ -222,15 +223,7 @@ def _look_at(run: Run) -> _Look:
 def _work(hand: Hand, chosen: list[Step] | harmless.Taken) -> bool:
     """Do what was chosen, as far as it goes now. True: the run has ended with it."""
     if isinstance(chosen, harmless.Taken):
-        # Reads and an end that were decided on are begun at once: what is judged before a choice is judged there too.
-        decided = decide.carry_out(hand, chosen)
-        if not decided or hand.used_up:
-            return False
-        last = decided[-1]
-        ends = (last.kind, last.state) == (StepKind.FINISH, StepState.PLANNED)
-        if (_read(hand, decided) or last is decided[0]) and ends and not hand.used_up:
-            return finish.advance_finish(hand, last.pk, get_agent(last.run.agent))
-        return False
+        return _decide(hand, chosen)
     step = chosen[0]
     match step.kind:
         case StepKind.ACT:
@@ -243,6 +236,27 @@ def _work(hand: Hand, chosen: list[Step] | harmless.Taken) -> bool:
         case _:
             decide.advance_decide(hand, step.pk)
     return False
+
+
+def _decide(hand: Hand, taken: harmless.Taken) -> bool:
+    """Let an agent decide; the reads and the end that it decided on follow at once. True: the run has ended with it.
+
+    What is judged before a choice is judged there too.
+    """
+    agent = get_agent(taken.step.run.agent)
+    decided, begun = decide.carry_out(hand, taken, agent)
+    end = (
+        decided[-1]
+        if decided and (decided[-1].kind, decided[-1].state) == (StepKind.FINISH, StepState.PLANNED)
+        else None
+    )
+    if begun is not None:
+        ending = None if end is None or agent.verify is not None else partial(finish.end_after, hand, end.pk)
+        if reads.carry_on(hand, agent, begun, ending=ending):
+            return True
+    elif len(decided) > 1:
+        return False
+    return end is not None and not hand.used_up and finish.advance_finish(hand, end.pk, agent)
 
 
 def _read(hand: Hand, ready: list[Step]) -> bool:

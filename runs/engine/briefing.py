@@ -39,7 +39,7 @@ def build(run: int, *, at: datetime | None = None, shares: Shares | None = None,
     effects = briefing_log.list_effects(get_agents().get(head.agent))
     rules = briefing_kept.name_rules(effects, shares.log * 4)
     kept = briefing_kept.read(head.kept[1]) if head.kept and head.kept[0] == rules else briefing_kept.NOTHING
-    steps = briefing_log.read_steps(run, kept)
+    steps = briefing_log.read_steps(run, kept) if "finished" in head.holds else briefing_log.no_steps(kept)
     items = briefing_now.read_items(run, steps) if "items" in head.holds else []
     decided = briefing_notices.read_decisions(run, kept) if "cards" in head.holds else {}
     fold = briefing_fold.choose(steps, items, effects, share=shares.log * 4)
@@ -61,7 +61,7 @@ def build(run: int, *, at: datetime | None = None, shares: Shares | None = None,
         facts=briefing_now.read_facts(run, head.at, share=shares.facts * 4) if "facts" in head.holds else [],
         work=briefing_now.write_work(items, kept.items_left_out),
         notices=briefing_notices.write_notices(head, steps, details, noticed, effects, decided),
-        budget=briefing_now.read_budget(run),
+        budget=briefing_now.read_budget(head),
         now=briefing_now.write_now(head),
     )
 

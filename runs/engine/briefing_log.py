@@ -108,7 +108,7 @@ def read_steps(run: int, kept: Kept) -> Steps:
     wanted = {"run": run, "since": kept.think, "before": sql.array(kept.before)}
     arguments, kinds, states, *columns = sql.fetch_row(_ROWS, wanted)
     if arguments is None:
-        return Steps(kept=kept, rows=[], numbers={}, thinks=[], last_reply=0)
+        return no_steps(kept)
     ids, numbers, tools, sizes, replayed = map(load, columns)
     table = zip(numbers, kinds.split(), states.split(), tools, arguments.split("\n"), sizes, replayed, strict=True)
     rows = list(map(Row._make, table))
@@ -123,6 +123,10 @@ def read_steps(run: int, kept: Kept) -> Steps:
         thinks=[*kept.cuts, *thinks],
         last_reply=max(replied, default=0),
     )
+
+
+def no_steps(kept: Kept) -> Steps:
+    return Steps(kept=kept, rows=[], numbers={}, thinks=[], last_reply=0)
 
 
 def read_details(run: int, numbers: Iterable[int]) -> dict[int, Detail]:

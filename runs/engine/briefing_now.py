@@ -13,7 +13,7 @@ from runs import sql
 from runs.engine.briefing_log import CLOSED_ITEMS_SHOWN, Item, Steps
 from runs.engine.briefing_text import load, shorten, size
 from runs.models.budget import DIMENSIONS
-from runs.states import StepKind, StepState, WorkState
+from runs.states import STEP_FINAL, StepKind, StepState, WorkState
 
 _LEAST_VALUE_BYTES = 200
 _OPEN = str(WorkState.OPEN)
@@ -38,6 +38,7 @@ class Head:
     seq: int  # of the run's journal
     kept: tuple[str, str] | None  # what is kept of its fold, and by which rules
     holds: frozenset[str]  # which of `HOLDINGS` the run has any of; the others need not be asked for
+    budget: Sequence[Any] | None  # its own line of `_BUDGETS`, where none is above it
 
 
 def read_head(run: int, at: datetime | None) -> Head:
@@ -59,7 +60,8 @@ def read_head(run: int, at: datetime | None) -> Head:
         told_at=row[11],
         seq=row[12],
         kept=None if row[13] is None else (row[13], row[14]),
-        holds=frozenset(name for name, held in zip(HOLDINGS, row[15:], strict=True) if held),
+        holds=frozenset(name for name, held in zip(HOLDINGS, row[15:], strict=False) if held),
+        budget=row[16 + len(HOLDINGS) :] if row[15 + len(HOLDINGS)] else None,
     )
 
 
@@ -121,9 +123,9 @@ def read_facts(run: int, at: datetime, *, share: int) -> list[dict[str, Any]]:
     return _fit(lines, share)
 
 
-def read_budget(run: int) -> dict[str, Any]:
+def read_budget(head: Head) -> dict[str, Any]:
     """What the run may still use: `left` is the least that it or a run above it has left."""
-    rows = sql.fetch_all(_BUDGETS, {"run": run})
+    rows = [head.budget] if head.budget is not None else sql.fetch_all(_BUDGETS, {"run": head.id})
     if not rows:
         return {}
     told: dict[str, Any] = {}
@@ -219,7 +221,9 @@ def _time(moment: datetime, zone: ZoneInfo) -> str:
     return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") and zone.key == "UTC" else text
 
 
+_FINAL = ", ".join(f"'{state}'" for state in sorted(STEP_FINAL))
 HOLDINGS = {
+    "finished": f"FROM runs_step d WHERE d.run_id = r.id AND d.state IN ({_FINAL})",
     "items": "FROM runs_workitem w WHERE w.run_id = r.id",
     "facts": "FROM runs_fact f WHERE f.run_id = r.id",
     "amendments": "FROM runs_amendment m WHERE m.run_id = r.id",
@@ -228,13 +232,16 @@ HOLDINGS = {
     "finishing": "FROM runs_budget b WHERE b.run_id = r.id AND b.finish_asked_at IS NOT NULL",
 }
 
+_BUDGET = ", ".join(f"b.{d}_limit, b.{d}_spent, b.{d}_reserved" for d in DIMENSIONS) + ", b.working_limit_s"
+
 _HEAD = f"""
     SELECT r.id, r.uid, r.agent, r.goal, r.constraints::text, r.inputs::text, r.created_at, r.deadline_at,
            r.expires_at, r.last_thought_at, coalesce(%(at)s::timestamptz, lw_now()), coalesce(
                (SELECT max(a.taken_at) FROM runs_attempt a WHERE a.step_id = t.id), t.began_at, t.created_at),
            r.journal_seq, k.rules, k.state,
-           {", ".join(f"EXISTS (SELECT {rest})" for rest in HOLDINGS.values())}
-    FROM runs_run r LEFT JOIN runs_keptfold k ON k.run_id = r.id LEFT JOIN LATERAL (
+           {", ".join(f"EXISTS (SELECT {rest})" for rest in HOLDINGS.values())},
+           b.run_id IS NOT NULL AND r.parent_id IS NULL, {_BUDGET}, r.working_s
+    FROM runs_run r LEFT JOIN runs_budget b ON b.run_id = r.id LEFT JOIN runs_keptfold k ON k.run_id = r.id LEFT JOIN LATERAL (
         SELECT s.id, s.began_at, s.created_at FROM runs_step s
         WHERE s.run_id = r.id AND s.kind = '{StepKind.THINK}' AND s.state = '{StepState.DONE}'
         ORDER BY s.number DESC LIMIT 1
@@ -264,7 +271,7 @@ _BUDGETS = f"""
         SELECT id, parent_id, working_s, 0 AS up FROM runs_run WHERE id = %(run)s
         UNION ALL SELECT p.id, p.parent_id, p.working_s, line.up + 1 FROM runs_run p JOIN line ON p.id = line.parent_id
     )
-    SELECT {", ".join(f"b.{d}_limit, b.{d}_spent, b.{d}_reserved" for d in DIMENSIONS)}, b.working_limit_s, line.working_s
+    SELECT {_BUDGET}, line.working_s
     -- One by one: how long a line is, is guessed too high, and all budgets would be read for it.
     FROM line, LATERAL (SELECT * FROM runs_budget WHERE run_id = line.id OFFSET 0) b ORDER BY line.up
 """

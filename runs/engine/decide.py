@@ -1,5 +1,6 @@
 """A think step of an agent that decides in plain Python: its function runs in the tool process, on the same briefing."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,7 @@ from django.db import transaction
 
 from runs import budgets, steps
 from runs.agents import Agent, Json
-from runs.engine import briefing, harmless, think
+from runs.engine import briefing, harmless, reads, think
 from runs.engine.hand import Hand, backoff, later
 from runs.engine.harmless import Order
 from runs.engine.persist import persist
@@ -17,6 +18,8 @@ from runs.engine.toolwire import Function, Said
 from runs.engine.waits import ask_about_failure
 from runs.models import Run, Step
 from runs.states import WaitingFor
+
+type Then = Callable[[Sequence[Step]], None]
 
 _DECIDE_S = 60.0
 _TRIES = 3
@@ -35,15 +38,33 @@ def advance_decide(hand: Hand, step_id: int) -> None:
     persist(settle)
 
 
-def carry_out(hand: Hand, taken: harmless.Taken) -> list[Step]:
-    """The same for a try that was taken with the choice of it. Returns what was decided."""
+def carry_out(hand: Hand, taken: harmless.Taken, agent: Agent) -> tuple[list[Step], reads.Begun | None]:
+    """The same for a try that was taken with the choice of it. Returns what was decided.
+
+    The plain reads at its head are taken in the same transaction, unless something stands against it.
+    """
     outcome = harmless.carry_out(hand, taken)
+    attempt, performer = taken.call.attempt, hand.tools.living()
     decided: list[Step] = []
-    persist(lambda: decided.extend(_settle(hand, taken.call.attempt, outcome)))
-    return decided
+    begun: list[reads.Begun] = []
+
+    def take(planned: Sequence[Step]) -> None:
+        plain = reads.leading(agent, planned)
+        if plain and performer is not None:
+            begun.append(reads.begin(hand, agent, plain, performer=performer))
+
+    def settle(then: Then | None) -> None:
+        begun.clear()
+        decided[:] = _settle(hand, attempt, outcome, then)
+
+    try:
+        persist(lambda: settle(take))
+    except reads.NotPlain:
+        persist(lambda: settle(None))
+    return decided, begun[0] if begun else None
 
 
-def _settle(hand: Hand, attempt: int, outcome: Outcome) -> list[Step]:
+def _settle(hand: Hand, attempt: int, outcome: Outcome, then: Then | None = None) -> list[Step]:
     report = harmless.result_of(outcome)
     asks = None if report is None else _read_asks(report.result)
     if asks is not None:
@@ -54,7 +75,7 @@ def _settle(hand: Hand, attempt: int, outcome: Outcome) -> list[Step]:
             amounts=budgets.Amounts(steps=1),
             pricing=budgets.Pricing(),
         )
-        return think.settle(attempt, reply, claim=hand.claim)
+        return think.settle(attempt, reply, claim=hand.claim, then=then)
     if report is not None:
         # A try that failed like any other, so that it is counted.
         outcome = replace(report, said=Said.FAILED, error="its decide function did not return a list of Ask")

@@ -1,5 +1,6 @@
 """A finish step: the claim that the goal is reached, verified at the outside system before it is accepted."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from django.db import transaction
@@ -33,7 +34,7 @@ def advance_finish(hand: Hand, step_id: int, agent: Agent) -> bool:
     with transaction.atomic(durable=True):
         switches.lock_shared()
         run = lifecycle.lock_held(hand.claim)
-        if not _may_finish(run, steps.lock(step_id)):
+        if _judge(run, step_id) is None:
             return False
     performed = harmless.perform(hand, step_id, _order)
     if performed is None:
@@ -44,35 +45,47 @@ def advance_finish(hand: Hand, step_id: int, agent: Agent) -> bool:
     return ended[-1]
 
 
-_STANDS = f"""
-    SELECT r.paused_at IS NOT NULL OR coalesce(least(r.expires_at, r.deadline_at) <= lw_clock(), false)
+def end_after(hand: Hand, step_id: int, settle: Callable[[], object]) -> bool:
+    """End the run with a claim that nobody verifies, once `settle` has settled the last call before it. True: it has ended.
+
+    Raises: Lost, or what `settle` raises; nothing is settled then.
+    """
+    return _succeed(hand, step_id, Verified.NOT_VERIFIED, evidence=None, settle=settle)
+
+
+_JUDGED = f"""
+    SELECT {sql.columns(Step, "f")},
+        r.paused_at IS NOT NULL OR coalesce(least(r.expires_at, r.deadline_at) <= lw_clock(), false)
             OR EXISTS ({switches.in_scope_of("''")})
-            OR EXISTS (SELECT FROM runs_step s WHERE s.run_id = r.id AND s.id <> %s AND s.state IN ({steps.OPEN})),
+            OR EXISTS (SELECT FROM runs_step s WHERE s.run_id = r.id AND s.id <> f.id AND s.state IN ({steps.OPEN})),
         EXISTS (SELECT FROM runs_workitem w WHERE w.run_id = r.id AND w.state = 'open')
-    FROM runs_run r WHERE r.id = %s
+    FROM runs_step f JOIN runs_run r ON r.id = f.run_id WHERE f.id = %s FOR NO KEY UPDATE OF f
 """
 
 
-def _may_finish(run: Run, step: Step) -> bool:
-    """Whether nothing stands against a locked finish step. What holds its run, or is to be done first, is chosen next.
+def _judge(run: Run, step_id: int) -> Step | None:
+    """Lock a finish step of a locked run. None: something stands against it; what holds its run, or is to be done first,
+    is chosen next.
 
     Open work items refuse the claim; of a run that finishes with what it has, they are dropped.
     """
-    stands, works = sql.fetch_row(_STANDS, [step.pk, run.pk])
+    *columns, stands, works = sql.fetch_row(_JUDGED, [step_id])
+    (step,) = sql.build(Step, [columns])
+    step.run = run
     if stands or not works:
-        return not stands
+        return None if stands else step
     open_items = list(WorkItem.objects.filter(run=run, state=WorkState.OPEN).order_by("pk"))
     if budgets.is_finishing(run.pk):
         for item in open_items:
             why = "not done: the run finished with what it had"
             lifecycle.close_work(item, state=WorkState.DROPPED, outcome=why, step=step.pk)
-        return True
+        return step
     named = ", ".join(f"{item.ref} ({item.title})" for item in open_items[:10])
     if step.state == StepState.PLANNED:
         steps.close(
             step, StepState.REFUSED, error=f"{len(open_items)} work items are open: {named}. Close or drop them."
         )
-    return False
+    return None
 
 
 def _settle(hand: Hand, step_id: int, attempt: int, outcome: Outcome) -> bool:
@@ -125,6 +138,7 @@ def _succeed(
     evidence: Json,
     attempt: int | None = None,
     outcome: Outcome | None = None,
+    settle: Callable[[], object] = lambda: None,
 ) -> bool:
     """End the run with its claim: its whole tree is locked first, child before parent. True: it has ended."""
     with transaction.atomic(durable=True), journal.together():
@@ -141,8 +155,9 @@ def _succeed(
                 return False
         elif run.epoch != hand.claim.epoch or run.state != RunState.RUNNING:
             raise Lost(hand.claim.run, hand.claim.epoch)
-        step = steps.lock(step_id)
-        if attempt is None and not _may_finish(run, step):
+        settle()
+        step = steps.lock(step_id) if attempt is not None else _judge(run, step_id)
+        if step is None:
             return False
         claimed: dict[str, Json] = {
             "outcome": step.arguments.get("outcome"),

@@ -12,7 +12,7 @@ calls of a reply do, and share the round trip and the commit.
 import json
 import uuid
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +28,7 @@ from runs.engine.persist import persist
 from runs.engine.settle import settle_call
 from runs.engine.toolhost import Outcome, Tick
 from runs.engine.toolwire import Function, Perform, Report, Said
+from runs.errors import Lost
 from runs.models import Step
 from runs.states import StepKind, StepState
 
@@ -43,9 +44,19 @@ class Read:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Answer:
-    settled: bool
+class Begun:
+    """Reads of which the first are taken."""
+
     taken: Sequence[Taken]
+    left: deque[Read]
+
+
+class NotPlain(Exception):
+    """Something stands against doing it like this: the general path decides."""
+
+
+# Ends a run, if nothing stands against it, once it has called what it is given. Returns whether it ended.
+type Ending = Callable[[Callable[[], object]], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +66,6 @@ class _Returned:
 
 
 _NOT_PLAIN = "LW001"  # raised by lw_read_on
-_NO = _Answer(settled=False, taken=())
 _NOBODY = uuid.UUID(int=0)
 _MOST = 32  # reads that are taken together
 _SMALL_BYTES = 2_000
@@ -81,14 +91,34 @@ def leading(agent: Agent, ready: Iterable[Step]) -> list[Read]:
 
 def advance_reads(hand: Hand, agent: Agent, reads: Sequence[Read]) -> bool:
     """Do these reads in order, as far as nothing comes between. False: the first one is for the general path."""
-    left = deque(reads)
-    taken = _read_on(hand, agent, [], _choose(hand, agent, left), performer=hand.ready_tools()).taken
-    if not taken:
+    try:
+        begun = begin(hand, agent, reads, performer=hand.ready_tools())
+    except NotPlain:
         return False
+    carry_on(hand, agent, begun)
+    return True
+
+
+def begin(hand: Hand, agent: Agent, reads: Sequence[Read], *, performer: uuid.UUID) -> Begun:
+    """Take the first of some reads. Raises: NotPlain, after which nothing else can be done in a transaction around it."""
+    left = deque(reads)
+    return Begun(left=left, taken=_read_on(hand, agent, [], _choose(hand, agent, left), performer=performer))
+
+
+def carry_on(hand: Hand, agent: Agent, begun: Begun, *, ending: Ending | None = None) -> bool:
+    """Do what was taken, and the reads after it as far as nothing comes between. True: the run has ended with the last.
+
+    ending: what may follow the last one, in its transaction; it is told how to settle that, and whether it ended is its
+    answer.
+    """
+    taken = begun.taken
     while taken:
         returned = _perform(hand, agent, taken)
-        taken = _settle(hand, agent, returned, [] if hand.used_up else _choose(hand, agent, left))
-    return True
+        following = [] if hand.used_up else _choose(hand, agent, begun.left)
+        if ending is not None and not (following or begun.left or hand.used_up) and _end(hand, agent, returned, ending):
+            return True
+        taken = _settle(hand, agent, returned, following)
+    return False
 
 
 def _choose(hand: Hand, agent: Agent, left: deque[Read]) -> list[Read]:
@@ -127,6 +157,20 @@ def _perform(hand: Hand, agent: Agent, taken: Sequence[Taken]) -> list[_Returned
     return returned
 
 
+def _end(hand: Hand, agent: Agent, returned: Sequence[_Returned], ending: Ending) -> bool:
+    """Settle tries in the transaction that ends their run. False: whatever stood against it, they are settled by themselves."""
+    texts = [_inline(each.outcome) for each in returned]
+    back = [(each.taken.attempt, text) for each, text in zip(returned, texts, strict=True) if text is not None]
+    if not back or len(back) < len(returned):
+        return False
+    ended: list[bool] = []
+    try:
+        persist(lambda: ended.append(ending(lambda: _read_on(hand, agent, back, []))))
+    except (NotPlain, Lost):
+        return False
+    return ended[-1]
+
+
 def _settle(hand: Hand, agent: Agent, returned: Sequence[_Returned], following: Sequence[Read]) -> Sequence[Taken]:
     """Settle tries, and take the next ones where nothing stands against it.
 
@@ -141,16 +185,26 @@ def _settle(hand: Hand, agent: Agent, returned: Sequence[_Returned], following: 
             odd.append(each)
         else:
             back.append((each.taken.attempt, text))
-    answers = [_NO]
+    taken: Sequence[Taken] | None = None
     if back and not odd and performer is not None:
-        persist(lambda: answers.append(_read_on(hand, agent, back, following, performer=performer)))
-    if back and not answers[-1].settled:
-        persist(lambda: answers.append(_read_on(hand, agent, back, [])))
-    for each in odd if answers[-1].settled else returned:
+        taken = _persist(lambda: _read_on(hand, agent, back, following, performer=performer))
+    if back and taken is None:
+        taken = _persist(lambda: _read_on(hand, agent, back, []))
+    for each in returned if taken is None else odd:
         persist(partial(settle_call, hand.claim, each.taken.attempt, each.taken.tool, each.outcome))
     for each in returned:
         failpoints.reach("settled", run=each.taken.perform.run, tool=each.taken.perform.tool)
-    return answers[-1].taken
+    return taken or ()
+
+
+def _persist(read_on: Callable[[], Sequence[Taken]]) -> Sequence[Taken] | None:
+    """What was taken; None where it is for the general path."""
+    found: list[Sequence[Taken]] = []
+    try:
+        persist(lambda: found.append(read_on()))
+    except NotPlain:
+        return None
+    return found[-1]
 
 
 def _read_on(
@@ -160,7 +214,8 @@ def _read_on(
     reads: Sequence[Read],
     *,
     performer: uuid.UUID = _NOBODY,
-) -> _Answer:
+) -> Sequence[Taken]:
+    """Settle what came back, and take reads. Raises: NotPlain."""
     before = clock.boottime()
     try:
         settled, attempts, arguments, begin_within = sql.fetch_row(
@@ -180,11 +235,11 @@ def _read_on(
     except DatabaseError as error:
         if getattr(error.__cause__, "sqlstate", None) != _NOT_PLAIN:
             raise
-        return _NO
+        raise NotPlain from error
     if settled is None:
-        return _NO
+        raise NotPlain
     notify.screen("runs", f"run.{hand.claim.run}")
-    taken = [
+    return [
         Taken(
             attempt=attempt,
             tool=read.tool,
@@ -203,7 +258,6 @@ def _read_on(
         )
         for read, attempt, given in zip(reads, attempts or [], json.loads(arguments or "[]"), strict=True)
     ]
-    return _Answer(settled=settled, taken=taken)
 
 
 def _write_wanted(read: Read) -> dict[str, Json]:
