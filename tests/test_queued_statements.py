@@ -342,6 +342,16 @@ class TestQueued:
         assert seen(run) == "kept"
         expect_clean(run)
 
+    @pytest.mark.parametrize("asked_before", [True, False])
+    def test_what_was_queued_in_a_savepoint_that_is_given_up_is_never_run(self, run: Run, asked_before: bool) -> None:
+        with transaction.atomic():
+            sql.queue("UPDATE runs_run SET end_reason = 'kept' WHERE id = %s", [run.pk])
+            with pytest.raises(ZeroDivisionError):
+                transact(*([lambda: write(run)] if asked_before else []), lambda: sql.queue("SELECT 1 / %s", [0]), fail)
+            write(run)
+        assert seen(run) == "keptx"
+        expect_clean(run)
+
     def test_a_transaction_in_which_nothing_was_asked_is_not_begun(self, run: Run) -> None:
         with transaction.atomic():
             assert connection.connection.pgconn.transaction_status == TransactionStatus.IDLE

@@ -115,6 +115,12 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self._run_queued()
         self._queue(self.ops.savepoint_commit_sql(sid))
 
+    def _savepoint_rollback(self, sid: str) -> None:
+        # What was queued since then is undone by never being run.
+        begun = Statement(self.ops.savepoint_create_sql(sid))
+        del self.queued[self.queued.index(begun) + 1 if begun in self.queued else 0 :]
+        super()._savepoint_rollback(sid)  # type: ignore[misc]
+
     def _run_queued(self) -> None:
         with self.wrap_database_errors:
             run_queued(self.connection)
