@@ -340,3 +340,13 @@ def test_what_was_decided_shows_in_an_open_list_of_decisions(operator: User, app
     assert "Refund 420.00 of order 1001" in read(panel)
     # An older page of the list is a place in the past.
     assert "panels/decided" not in client.get("/approvals?state=decided&after=1").content.decode()
+
+
+def test_a_question_too_long_for_a_heading_is_asked_in_full_below_it(operator: User) -> None:
+    card = situations.ask_question(situations.start(operator), "Q" * 500)
+    page = client_of(operator).get(f"/approvals/{card.pk}").content.decode()
+    assert f"<h2>{'Q' * 120}…</h2>" in page
+    assert (
+        f'<div class="asked"><span class="meta length">complete, 500 characters:</span><span class="exact">{"Q" * 500}<'
+        in page
+    )

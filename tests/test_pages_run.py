@@ -11,6 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
+from console.display.outside import Text, shorten
 from console.views.run_tabs import TABS
 from runs import clock, lifecycle, operations, steps
 from runs.access import Role
@@ -109,6 +110,48 @@ def test_an_amendment_stands_with_the_goal_signed_and_dated_and_reaches_the_agen
     late = client.post(f"/runs/{run.pk}/amend", {"reason": "And of July."})
     assert late.status_code == 409
     assert not Amendment.objects.filter(run=run, text="And of July.").exists()
+
+
+def test_long_texts_are_cut_in_the_head_and_stand_there_whole_to_be_opened(operator: User, viewer: User) -> None:
+    run = situations.start(operator, goal="G" * 500)
+    for text in ("1" * 400, "2" * 400, "3" * 400):
+        operations.amend_run(run.pk, text=text, by=operator)
+    operations.pause_run(run.pk, reason="P" * 600, by=operator)
+    page = page_of(viewer, run).content.decode()
+    head = re.search(r'<div class="run-head">.*?(?=<section class="why)', page, re.DOTALL)
+    assert head is not None
+    why = re.search(r'<section class="why .*?</section>', page, re.DOTALL)
+    assert why is not None
+    assert f"<h1>{'G' * 120}…</h1>" in head[0]
+    goal = (
+        r'<details class="whole" id="whole-goal"><summary>All 500 characters</summary><div [^>]*>G{500}</div></details>'
+    )
+    assert re.search(goal, head[0])
+    before, newest = re.split(r"</details>\s*</div>\s*</details>", head[0])
+    assert '<details class="amended" id="amended-before"><summary>2 earlier amendments</summary>' in before
+    assert before.index("1" * 400) < before.index("2" * 400)
+    assert f'<span class="prose">{"3" * 120}…</span>' in newest
+    assert re.search(r"All 400 characters</summary><div [^>]*>3{400}</div></details>", newest)
+    line = re.search(r'<p class="why-line">([^<]*)</p>', why[0])
+    assert line is not None
+    assert len(line[1]) == 241
+    assert line[1].endswith("P…")
+    assert re.search(r'id="whole-why"><summary>All \d+ characters</summary><div [^>]*>[^<]*P{600}', why[0])
+    assert 'class="whole"' not in page_of(viewer, situations.start(operator)).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("x" * 131, ""),
+        ("x" * 132, "x" * 120 + "…"),
+        ("word " * 40, "word " * 23 + "word…"),
+        ("a " + "x" * 200, "a " + "x" * 118 + "…"),
+    ],
+    ids=["nothing gained", "no space", "between words", "no space near"],
+)
+def test_a_text_is_cut_between_words_where_that_costs_little(text: str, start: str) -> None:
+    assert shorten(text) == (Text(start=start, whole=text) if start else Text(start=text))
 
 
 def test_a_switch_says_what_it_holds_on_the_run_and_across_every_page(operator: User, viewer: User) -> None:

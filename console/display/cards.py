@@ -6,7 +6,7 @@ from datetime import datetime
 from console.display.evidence import Evidence, show_evidence, show_subject
 from console.display.figures import plural, write_ago, write_duration
 from console.display.marks import APPROVAL, KIND, Mark
-from console.display.outside import Shown, show, show_title, show_value, write_brief
+from console.display.outside import Shown, Text, shorten, show, show_title, show_value, write_brief
 from console.display.waits import Until, say_on_expiry, say_until
 from console.display.why import Answer
 from runs.agents import Effect, Json, Tool
@@ -86,6 +86,10 @@ class Talk:
     answer: Shown | None
 
 
+# What these ask is their title: where that is too long for a heading, it is shown in full below.
+_ASKED_BY_TITLE = (ApprovalKind.QUESTION, ApprovalKind.ESCALATION)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CardView:
     id: int
@@ -94,7 +98,8 @@ class CardView:
     mark: Mark
     state: Mark
     pending: bool
-    title: str
+    heading: Text
+    asked: Shown | None
     tool: str
     run: int
     step: int | None
@@ -159,7 +164,7 @@ def show_card(card: ApprovalCard, extras: CardExtras, tool: Tool | None, *, may_
     pending = card.state == ApprovalState.PENDING
     may_recheck = may_recheck and pending and not extras.run_ended
     until = say_until(card.expires_at, now) if card.expires_at else None
-    title = show_title(card.title)
+    heading = shorten(show_title(card.title))
     arguments = _arguments(card, tool)
     read_at = now if pending else None
     evidence = [
@@ -174,7 +179,8 @@ def show_card(card: ApprovalCard, extras: CardExtras, tool: Tool | None, *, may_
         mark=KIND[card.kind],
         state=APPROVAL[card.state],
         pending=pending,
-        title=title,
+        heading=heading,
+        asked=show_value(card.title) if heading.whole and card.kind in _ASKED_BY_TITLE else None,
         tool=show(card.tool),
         run=card.run,
         step=card.step,

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from console.display.figures import plural
 from console.display.marks import APPROVAL, KIND, Mark
-from console.display.outside import show, show_title
+from console.display.outside import shorten, show, show_title
 from console.display.waits import say_until
 from runs.queries.inbox import InboxLine
 from runs.states import ApprovalKind, ApprovalState
@@ -49,7 +49,7 @@ def show_item(line: InboxLine, now: datetime, *, irreversible: bool) -> InboxIte
         id=line.id,
         href=f"/approvals/{line.id}",
         mark=KIND[line.kind],
-        title=show_title(line.title),
+        title=shorten(show_title(line.title)).start,
         where=f"{line.agent} · run {line.run}",
         until=until.at if until else None,
         urgent=until.soon if until else False,

@@ -64,6 +64,28 @@ class Shown:
 LONG, HUGE = 200, 5_000
 
 
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """Running text where there is little room: how it begins and, if that is not all, the whole of it."""
+
+    start: str
+    whole: str = ""
+
+
+TITLE, SENTENCE = 120, 240
+
+
+def shorten(text: str, most: int = TITLE) -> Text:
+    """Text that `show` has gone over, cut between words where that costs little. A cut that would hide less than it says
+    is not made.
+    """
+    if len(text) <= most + len("… all of it"):
+        return Text(start=text)
+    cut = text[:most]
+    words = cut.rpartition(" ")[0].rstrip()
+    return Text(start=f"{words if len(words) > most * 0.8 else cut}…", whole=text)
+
+
 def show_value(value: Json) -> Shown:
     """An argument or a fact's value: text as it is, everything else as JSON, with its keys in order."""
     raw = value if isinstance(value, str) else write_json(value)

@@ -6,7 +6,7 @@ from datetime import datetime
 from console.display.figures import plural, write_ago, write_duration, write_usd
 from console.display.journal import write_actor
 from console.display.marks import VERIFIED, Mark, mark_run
-from console.display.outside import show
+from console.display.outside import shorten, show
 from console.display.waits import say_and_then, say_until, say_whom
 from runs.queries.runlines import RunLine, Waiting
 from runs.queries.shapes import RunRow
@@ -44,7 +44,7 @@ def show_line(line: RunLine, now: datetime) -> Line:
     return Line(
         id=run.id,
         href=f"/runs/{run.id}",
-        title=show(run.goal),
+        title=shorten(show(run.goal)).start,
         agent=run.agent,
         pill=mark_run(
             state=run.state,
@@ -54,7 +54,7 @@ def show_line(line: RunLine, now: datetime) -> Line:
             undrained=line.in_flight > 0 and line.drained_at is None,
         ),
         tags=_tags(line, now),
-        why=why,
+        why=shorten(why).start,
         more=more,
         urgent=urgent,
         after=after,

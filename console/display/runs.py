@@ -16,11 +16,11 @@ from console.display.figures import (
     write_usd,
 )
 from console.display.marks import KIND, VERIFIED, WAITING, Mark, mark_run
-from console.display.outside import Shown, show, show_value
+from console.display.outside import Shown, Text, shorten, show, show_value
 from console.display.waits import Until, say_until, say_whom
 from console.display.why import Answer, Why, explain
 from runs.queries import RunDetail
-from runs.queries.runpage import Amended, RunExtras
+from runs.queries.runpage import RunExtras
 from runs.states import RUN_FINAL, WaitingFor
 
 HIGH = 90
@@ -71,10 +71,24 @@ class Todo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Amendment:
+    text: Text
+    by: str
+    at: datetime
+
+    @property
+    def whole_id(self) -> str:
+        return f"whole-amended-{self.at:%Y%m%d%H%M%S%f}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunHead:
+    """`amended`: the newest amendment, which wins; `amended_before`: the others, oldest first."""
+
     id: int
-    title: str
-    amendments: list[Amended]
+    title: Text
+    amended: Amendment | None
+    amended_before: list[Amendment]
     agent: str
     pill: Mark
     tags: list[Mark]
@@ -108,10 +122,14 @@ def show_head(
     )
     why = explain(run, extras, may_decide=may_decide)
     clocks = _clocks(run)
+    amendments = [
+        Amendment(text=shorten(show(a.text)), by=show(a.by) or "the runtime", at=a.at) for a in extras.amendments
+    ]
     return RunHead(
         id=run.id,
-        title=show(run.goal),
-        amendments=[Amended(text=show(a.text), by=show(a.by) or "the runtime", at=a.at) for a in extras.amendments],
+        title=shorten(show(run.goal)),
+        amended=amendments[-1] if amendments else None,
+        amended_before=amendments[:-1],
         agent=run.agent,
         pill=Mark(word=_long_word(run, mark), icon=mark.icon, css=mark.css),
         tags=_tags(run),

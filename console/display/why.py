@@ -6,7 +6,7 @@ from datetime import datetime
 from console.display.figures import plural, write_ago, write_duration, write_limit
 from console.display.journal import write_actor
 from console.display.marks import WAITING, mark_run
-from console.display.outside import show
+from console.display.outside import SENTENCE, Text, shorten, show
 from console.display.waits import say_and_then, say_until, say_whom
 from runs.queries import RunDetail
 from runs.queries.runpage import OpenCard, RunExtras
@@ -25,6 +25,14 @@ class Answer:
     since: datetime | None = None
     css: str = ""
 
+    @property
+    def text(self) -> Text:
+        return shorten(self.words)
+
+    @property
+    def whole_id(self) -> str:
+        return f"whole-{self.label.lower().replace(' ', '-')}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
@@ -40,6 +48,10 @@ class Why:
     sentence: str
     answers: list[Answer]
     link: Link | None = None
+
+    @property
+    def text(self) -> Text:
+        return shorten(self.sentence, SENTENCE)
 
 
 def explain(run: RunDetail, extras: RunExtras, *, may_decide: bool) -> Why:

@@ -132,10 +132,10 @@ def decide(request: Reader, number: int) -> HttpResponse:
     if said.verdict == Verdict.EXPLAIN:
         messages.success(request, "The agent is asked. Its answer shows here; the call goes on waiting.")
     elif stays and made.effective_at is None and said.verdict != Verdict.UNDO:
-        messages.success(request, f"{word}: {found.view.title}. It takes another person as well. {more}")
+        messages.success(request, f"{word}: {found.view.heading.start}. It takes another person as well. {more}")
         stays = False
     else:
-        messages.success(request, f"{word}: {found.view.title}. {more}")
+        messages.success(request, f"{word}: {found.view.heading.start}. {more}")
     following = number if stays and made.effective_at is None else next((line.id for line in left.lines), None)
     undo = f"{'&' if _which(request) else '?'}undo={number}" if made.effective_at is not None else ""
     return HttpResponseRedirect(_place(request, following) + undo)
@@ -167,7 +167,9 @@ def put_off(request: Reader, number: int) -> HttpResponse:
         return HttpResponseRedirect(_place(request, number))
     left = _read_inbox(request)
     shown_again = write_duration(minutes * 60)
-    messages.success(request, f"Put off: {found.view.title}. It shows again in {shown_again}. {_say_left(left)}")
+    messages.success(
+        request, f"Put off: {found.view.heading.start}. It shows again in {shown_again}. {_say_left(left)}"
+    )
     return HttpResponseRedirect(_place(request, left.lines[0].id if left.lines else None))
 
 

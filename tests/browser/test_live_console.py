@@ -85,6 +85,17 @@ def test_a_decision_of_somebody_else_comes_to_every_page(
         expect_fresh_panels(page, browsing, since=time.monotonic())
 
 
+def test_a_long_text_that_was_opened_stays_open_when_its_panel_changes(browsing: Browsing, anna: User) -> None:
+    run = situations.start(anna, goal="G" * 500)
+    page = browsing.open(f"/runs/{run.pk}", user=anna)
+    expect_state(page, "live")
+    page.locator("#whole-goal > summary").click()
+    operations.amend_run(run.pk, text="Only orders of May.", by=anna)
+    notify.flush()
+    expect(page.locator(".run-head")).to_contain_text("Only orders of May.", timeout=10_000)
+    expect(page.locator("#whole-goal > div")).to_be_visible()
+
+
 def test_every_page_finds_back_after_the_server_was_killed(
     browsing: Browsing, web: WebProcess, pages: list[Page], asking: Asking, anna: User
 ) -> None:

@@ -93,6 +93,33 @@ def test_every_page_is_in_order(browsing: Browsing, ada: User, paths: list[str],
     assert not wrong, "\n".join(wrong)
 
 
+def test_long_words_neither_widen_a_page_nor_push_why_off_a_phone_s_first_screen(browsing: Browsing, ada: User) -> None:
+    word = "W" * 500
+    run = situations.start(ada, goal=word, constraints=[word], inputs={"k" * 60: word}, labels={"l" * 60: "x" * 190})
+    for _ in range(3):
+        operations.amend_run(run.pk, text=word, by=ada)
+    operations.pause_run(run.pk, reason=word, by=ada)
+    question = situations.ask_question(situations.start(ada), word)
+    # Not as a phone: there the window is said to be as wide as what is in it.
+    page = browsing.open(user=ada, viewport={"width": 390, "height": 844})
+    for path in (
+        "/runs",
+        "/approvals?list=1",
+        f"/approvals/{question.pk}",
+        f"/runs/{question.run_id}",
+        f"/runs/{run.pk}",
+    ):
+        page.goto(path)
+        expect(page.locator("main")).to_be_visible()
+        expect_nothing_sideways(page)
+    assert page.evaluate("document.querySelector('.why-line').getBoundingClientRect().top") < 844
+    for summary in page.locator("details.whole > summary:visible").all():
+        summary.click()
+    expect(page.locator("#whole-goal > div")).to_have_text(word)
+    expect_nothing_sideways(page)
+    check_axe(page)
+
+
 def test_dialogs_are_in_order_too(browsing: Browsing, ada: User) -> None:
     asking = situations.ask_approval(situations.start(ada))
     page = browsing.open(f"/approvals/{asking.card.pk}", user=ada)
