@@ -48,6 +48,11 @@ def fail() -> None:
     raise ZeroDivisionError
 
 
+def refuse(run: Run) -> None:
+    """A guarded statement that finds nothing to change."""
+    sql.queue("UPDATE runs_run SET end_reason = '' WHERE id = %s", [-run.pk], refusal=ZeroDivisionError())
+
+
 def seen(run: Run) -> str:
     """What others see of what `write` wrote."""
     with psycopg.connect(**sql.connection_parameters()) as other:
@@ -303,7 +308,8 @@ class TestQueued:
     def test_rows_that_are_read_in_pieces_come_after_it(self, run: Run) -> None:
         with transaction.atomic():
             sql.queue("UPDATE runs_run SET end_reason = 'a' WHERE id = %s", [run.pk])
-            assert [found.end_reason for found in Run.objects.filter(pk=run.pk).iterator()] == ["a"]
+            rows = Run.objects.select_for_update(no_key=True).filter(pk=run.pk).iterator()
+            assert [found.end_reason for found in rows] == ["a"]
 
     @pytest.mark.parametrize("listened", [True, False])
     @pytest.mark.parametrize("asked_after", [True, False])
@@ -332,6 +338,22 @@ class TestQueued:
                 transact(lambda: sql.queue("SELECT 1 / %s", [0]))
             write(run)
         assert seen(run) == "xx"
+        expect_clean(run)
+
+    def test_a_refusal_at_the_end_of_a_savepoint_undoes_it(self, run: Run) -> None:
+        with transaction.atomic():
+            with pytest.raises(ZeroDivisionError):
+                transact(lambda: write(run), lambda: refuse(run))
+            sql.queue("UPDATE runs_run SET end_reason = end_reason || 'y' WHERE id = %s", [run.pk])
+        assert seen(run) == "y"
+        expect_clean(run)
+
+    def test_a_refusal_before_a_savepoint_is_raised_before_it(self, run: Run) -> None:
+        reached: list[bool] = []
+        with pytest.raises(ZeroDivisionError):
+            transact(lambda: refuse(run), lambda: transact(lambda: reached.append(True)))
+        assert not reached
+        assert seen(run) == ""
         expect_clean(run)
 
     def test_a_savepoint_that_is_given_up_takes_what_was_queued_in_it_and_no_more(self, run: Run) -> None:

@@ -101,18 +101,31 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def create_cursor(self, name: str | None = None) -> Any:
         if name:
             self._run_queued()
-        return super().create_cursor(name)
+        cursor = super().create_cursor(name)
+        if name:
+            # Django asks psycopg, which is always in autocommit here; and FOR UPDATE cannot be held.
+            cursor._withhold = not self.in_atomic_block
+        return cursor
 
     def _set_autocommit(self, autocommit: bool) -> None:
         if not autocommit:
             self.queued.append(_BEGIN)
 
     def _savepoint(self, sid: str) -> None:
+        # Whatever is refused is raised in its own block: before a savepoint begins, and at its end.
+        if any(statement.refusal for statement in self.queued):
+            self._run_queued()
         self._queue(self.ops.savepoint_create_sql(sid))
 
     def _savepoint_commit(self, sid: str) -> None:
-        # What is refused within a savepoint is raised there.
-        self._run_queued()
+        try:
+            self._run_queued()
+        except DatabaseError:
+            raise
+        except BaseException:
+            # After an error of the database Django gives the savepoint up, after any other one it would keep it.
+            self._savepoint_rollback(sid)
+            raise
         self._queue(self.ops.savepoint_commit_sql(sid))
 
     def _savepoint_rollback(self, sid: str) -> None:
