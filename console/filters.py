@@ -155,6 +155,11 @@ class Asked:
         self.values = {name: text for name, text in read if text}
         self.wrong: list[Malformed] = []
 
+    def require_all(self) -> None:
+        """For a file, which has no place to say what was left out. Raises: Malformed, once all is read."""
+        if self.wrong:
+            raise self.wrong[0]
+
     def text(self, name: str) -> str:
         return self.values.get(name, "")
 

@@ -71,6 +71,16 @@ def locked(run: Run) -> Iterator[psycopg.Connection]:
             other.rollback()
 
 
+@contextmanager
+def heard(listened: bool) -> Iterator[None]:
+    """listened: somebody listens to the statements, so that each is run by itself."""
+    connection.force_debug_cursor = listened
+    try:
+        yield
+    finally:
+        connection.force_debug_cursor = False
+
+
 def expect_clean(run: Run) -> None:
     """The next transaction on this connection commits what it wrote, and nothing else."""
     before, booked = seen(run), usd(run)
@@ -89,16 +99,12 @@ class TestRefused:
     def test_a_last_statement_that_fails_undoes_its_transaction(
         self, run: Run, asked_before: bool, listened: bool
     ) -> None:
-        connection.force_debug_cursor = listened
-        try:
-            with pytest.raises(DatabaseError, match="division by zero"):
-                transact(
-                    *([lambda: write(run)] if asked_before else []),
-                    lambda: sql.queue("UPDATE runs_run SET end_reason = 'last' WHERE id = %s", [run.pk]),
-                    lambda: sql.queue("SELECT 1 / %s", [0], last=True),
-                )
-        finally:
-            connection.force_debug_cursor = False
+        with heard(listened), pytest.raises(DatabaseError, match="division by zero"):
+            transact(
+                *([lambda: write(run)] if asked_before else []),
+                lambda: sql.queue("UPDATE runs_run SET end_reason = 'last' WHERE id = %s", [run.pk]),
+                lambda: sql.queue("SELECT 1 / %s", [0], last=True),
+            )
         assert seen(run) == ""
         expect_clean(run)
 
@@ -192,18 +198,14 @@ class TestBegun:
     @pytest.mark.parametrize("asked_before", [True, False])
     @pytest.mark.parametrize("listened", [True, False])
     def test_what_comes_after_it_is_undone_with_it(self, run: Run, asked_before: bool, listened: bool) -> None:
-        connection.force_debug_cursor = listened
-        try:
-            with pytest.raises(ZeroDivisionError):
-                transact(
-                    *([lambda: write(run)] if asked_before else []),
-                    switches.lock_shared,
-                    lambda: write(run),
-                    lambda: sql.queue("UPDATE runs_run SET end_reason = 'last' WHERE id = %s", [run.pk]),
-                    fail,
-                )
-        finally:
-            connection.force_debug_cursor = False
+        with heard(listened), pytest.raises(ZeroDivisionError):
+            transact(
+                *([lambda: write(run)] if asked_before else []),
+                switches.lock_shared,
+                lambda: write(run),
+                lambda: sql.queue("UPDATE runs_run SET end_reason = 'last' WHERE id = %s", [run.pk]),
+                fail,
+            )
         assert seen(run) == ""
         expect_clean(run)
 
@@ -220,14 +222,10 @@ class TestBegun:
     def test_its_lock_is_held_until_the_end(self, run: Run, listened: bool) -> None:
         with psycopg.connect(**sql.connection_parameters()) as other:
             free = "SELECT pg_try_advisory_xact_lock(%s)"
-            connection.force_debug_cursor = listened
-            try:
-                with transaction.atomic():
-                    switches.lock_shared()
-                    write(run)
-                    assert other.execute(free, [switches.SWITCH_LOCK]).fetchone() == (False,)
-            finally:
-                connection.force_debug_cursor = False
+            with heard(listened), transaction.atomic():
+                switches.lock_shared()
+                write(run)
+                assert other.execute(free, [switches.SWITCH_LOCK]).fetchone() == (False,)
             assert other.execute(free, [switches.SWITCH_LOCK]).fetchone() == (True,)
         assert seen(run) == "x"
 
@@ -316,18 +314,14 @@ class TestQueued:
     def test_one_that_changes_no_row_is_refused_and_undoes_its_transaction(
         self, run: Run, listened: bool, asked_after: bool
     ) -> None:
-        connection.force_debug_cursor = listened
-        try:
-            with pytest.raises(ZeroDivisionError, match="nobody"):
-                transact(
-                    lambda: write(run),
-                    lambda: sql.queue(
-                        "UPDATE runs_run SET end_reason = '' WHERE id = %s", [-1], refusal=ZeroDivisionError("nobody")
-                    ),
-                    *([lambda: write(run)] if asked_after else []),
-                )
-        finally:
-            connection.force_debug_cursor = False
+        with heard(listened), pytest.raises(ZeroDivisionError, match="nobody"):
+            transact(
+                lambda: write(run),
+                lambda: sql.queue(
+                    "UPDATE runs_run SET end_reason = '' WHERE id = %s", [-1], refusal=ZeroDivisionError("nobody")
+                ),
+                *([lambda: write(run)] if asked_after else []),
+            )
         assert seen(run) == ""
         expect_clean(run)
 

@@ -64,8 +64,7 @@ def export_journal(request: Reader) -> HttpResponse:
     """The newest lines that the filter finds. Raises: Malformed: a file has no place to say what was left out."""
     asked = Asked(request.GET, _ASKED)
     wanted = _read_filter(asked)
-    if asked.wrong:
-        raise asked.wrong[0]
+    asked.require_all()
     return export(
         "journal",
         HEAD,

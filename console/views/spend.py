@@ -66,8 +66,7 @@ def export_ledger(request: Reader) -> HttpResponse:
     """The newest entries that the filter finds. Raises: Malformed: a file has no place to say what was left out."""
     asked = Asked(request.GET, _ASKED)
     wanted = _read_filter(asked)
-    if asked.wrong:
-        raise asked.wrong[0]
+    asked.require_all()
     return export("ledger", HEAD, lambda window: list_booked(wanted, window, agents=request.rights.agents), write_cells)
 
 

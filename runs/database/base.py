@@ -113,8 +113,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def _savepoint(self, sid: str) -> None:
         # Whatever is refused is raised in its own block: before a savepoint begins, and at its end.
-        if any(statement.refusal for statement in self.queued):
-            self._run_queued()
+        self._run_guarded()
         self._queue(self.ops.savepoint_create_sql(sid))
 
     def _savepoint_commit(self, sid: str) -> None:
@@ -133,6 +132,11 @@ class DatabaseWrapper(base.DatabaseWrapper):
         begun = Statement(self.ops.savepoint_create_sql(sid))
         del self.queued[self.queued.index(begun) + 1 if begun in self.queued else 0 :]
         super()._savepoint_rollback(sid)  # type: ignore[misc]
+
+    def _run_guarded(self) -> None:
+        """Run what is queued, where some of it may be refused."""
+        if any(statement.refusal for statement in self.queued):
+            self._run_queued()
 
     def _run_queued(self) -> None:
         with self.wrap_database_errors:
@@ -174,8 +178,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
                 cursor.execute(text)
 
     def _commit_with(self, last: Sequence[Statement], after: Sequence[str]) -> None:
-        if any(statement.refusal for statement in self.queued):
-            run_queued(self.connection)
+        self._run_guarded()
         self.queued += [*last, *map(Statement, ["COMMIT", *after])]
         run_queued(self.connection)
 

@@ -245,11 +245,8 @@ def _decide(hand: Hand, taken: harmless.Taken) -> bool:
     """
     agent = get_agent(taken.step.run.agent)
     decided, begun = decide.carry_out(hand, taken, agent)
-    end = (
-        decided[-1]
-        if decided and (decided[-1].kind, decided[-1].state) == (StepKind.FINISH, StepState.PLANNED)
-        else None
-    )
+    last = decided[-1] if decided else None
+    end = last if last and (last.kind, last.state) == (StepKind.FINISH, StepState.PLANNED) else None
     if begun is not None:
         ending = None if end is None or agent.verify is not None else partial(finish.end_after, hand, end.pk)
         if reads.carry_on(hand, agent, begun, ending=ending):

@@ -9,11 +9,11 @@ from zoneinfo import ZoneInfo
 
 from django.conf import settings
 
-from runs import sql
+from runs import sql, steps
 from runs.engine.briefing_log import CLOSED_ITEMS_SHOWN, Item, Steps
 from runs.engine.briefing_text import load, shorten, size
 from runs.models.budget import DIMENSIONS
-from runs.states import STEP_FINAL, StepKind, StepState, WorkState
+from runs.states import StepKind, StepState, WorkState
 
 _LEAST_VALUE_BYTES = 200
 _OPEN = str(WorkState.OPEN)
@@ -44,6 +44,7 @@ class Head:
 def read_head(run: int, at: datetime | None) -> Head:
     """Raises: LookupError."""
     row = sql.fetch_row(_HEAD, {"run": run, "at": at})
+    held, (alone, *budget) = row[15 : 15 + len(HOLDINGS)], row[15 + len(HOLDINGS) :]
     constraints, inputs = load(row[4]), load(row[5])
     return Head(
         id=row[0],
@@ -60,8 +61,8 @@ def read_head(run: int, at: datetime | None) -> Head:
         told_at=row[11],
         seq=row[12],
         kept=None if row[13] is None else (row[13], row[14]),
-        holds=frozenset(name for name, held in zip(HOLDINGS, row[15:], strict=False) if held),
-        budget=row[16 + len(HOLDINGS) :] if row[15 + len(HOLDINGS)] else None,
+        holds=frozenset(name for name, has in zip(HOLDINGS, held, strict=True) if has),
+        budget=budget if alone else None,
     )
 
 
@@ -221,9 +222,8 @@ def _time(moment: datetime, zone: ZoneInfo) -> str:
     return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") and zone.key == "UTC" else text
 
 
-_FINAL = ", ".join(f"'{state}'" for state in sorted(STEP_FINAL))
 HOLDINGS = {
-    "finished": f"FROM runs_step d WHERE d.run_id = r.id AND d.state IN ({_FINAL})",
+    "finished": f"FROM runs_step d WHERE d.run_id = r.id AND d.state NOT IN ({steps.OPEN})",
     "items": "FROM runs_workitem w WHERE w.run_id = r.id",
     "facts": "FROM runs_fact f WHERE f.run_id = r.id",
     "amendments": "FROM runs_amendment m WHERE m.run_id = r.id",

@@ -1,6 +1,6 @@
 """A think step of an agent that decides in plain Python: its function runs in the tool process, on the same briefing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +18,6 @@ from runs.engine.toolwire import Function, Said
 from runs.engine.waits import ask_about_failure
 from runs.models import Run, Step
 from runs.states import WaitingFor
-
-type Then = Callable[[Sequence[Step]], None]
 
 _DECIDE_S = 60.0
 _TRIES = 3
@@ -53,7 +51,7 @@ def carry_out(hand: Hand, taken: harmless.Taken, agent: Agent) -> tuple[list[Ste
         if plain and performer is not None:
             begun.append(reads.begin(hand, agent, plain, performer=performer))
 
-    def settle(then: Then | None) -> None:
+    def settle(then: think.Then | None) -> None:
         begun.clear()
         decided[:] = _settle(hand, attempt, outcome, then)
 
@@ -64,7 +62,7 @@ def carry_out(hand: Hand, taken: harmless.Taken, agent: Agent) -> tuple[list[Ste
     return decided, begun[0] if begun else None
 
 
-def _settle(hand: Hand, attempt: int, outcome: Outcome, then: Then | None = None) -> list[Step]:
+def _settle(hand: Hand, attempt: int, outcome: Outcome, then: think.Then | None = None) -> list[Step]:
     report = harmless.result_of(outcome)
     asks = None if report is None else _read_asks(report.result)
     if asks is not None:

@@ -159,9 +159,8 @@ def _perform(hand: Hand, agent: Agent, taken: Sequence[Taken]) -> list[_Returned
 
 def _end(hand: Hand, agent: Agent, returned: Sequence[_Returned], ending: Ending) -> bool:
     """Settle tries in the transaction that ends their run. False: whatever stood against it, they are settled by themselves."""
-    texts = [_inline(each.outcome) for each in returned]
-    back = [(each.taken.attempt, text) for each, text in zip(returned, texts, strict=True) if text is not None]
-    if not back or len(back) < len(returned):
+    back, odd = _sort(returned)
+    if odd or not back:
         return False
     ended: list[bool] = []
     try:
@@ -177,14 +176,7 @@ def _settle(hand: Hand, agent: Agent, returned: Sequence[_Returned], following: 
     What is settled does not wait for a tool process: where the last one is gone, nothing is taken.
     """
     performer = hand.tools.living()
-    odd: list[_Returned] = []
-    back: list[tuple[int, str]] = []
-    for each in returned:
-        text = _inline(each.outcome)
-        if text is None:
-            odd.append(each)
-        else:
-            back.append((each.taken.attempt, text))
+    back, odd = _sort(returned)
     taken: Sequence[Taken] | None = None
     if back and not odd and performer is not None:
         taken = _persist(lambda: _read_on(hand, agent, back, following, performer=performer))
@@ -195,6 +187,19 @@ def _settle(hand: Hand, agent: Agent, returned: Sequence[_Returned], following: 
     for each in returned:
         failpoints.reach("settled", run=each.taken.perform.run, tool=each.taken.perform.tool)
     return taken or ()
+
+
+def _sort(returned: Sequence[_Returned]) -> tuple[list[tuple[int, str]], list[_Returned]]:
+    """The results that a step keeps as they are, with their tries; and what the general path has to look at."""
+    back: list[tuple[int, str]] = []
+    odd: list[_Returned] = []
+    for each in returned:
+        text = _inline(each.outcome)
+        if text is None:
+            odd.append(each)
+        else:
+            back.append((each.taken.attempt, text))
+    return back, odd
 
 
 def _persist(read_on: Callable[[], Sequence[Taken]]) -> Sequence[Taken] | None:

@@ -97,6 +97,10 @@ class Retry:
     card: ApprovalKind | None = None
 
 
+# What a worker does with what was planned, in the transaction that plans it.
+type Then = Callable[[Sequence[Step]], None]
+
+
 def plan_step(run: Run) -> Step:
     """Plan the think step of a run that the caller holds and of which no step is open, and hand it to the gateway.
 
@@ -113,7 +117,7 @@ def settle(
     reply: Reply,
     *,
     claim: lifecycle.Claim | None = None,
-    then: Callable[[Sequence[Step]], None] | None = None,
+    then: Then | None = None,
 ) -> list[Step]:
     """Close an attempt with its reply: the ledger, the planned calls and the run's move, in one transaction.
 
