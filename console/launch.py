@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from django.db import connections
 from console.databases import read_database_url
 from console.env import process_environment
 from console.postgres import EmbeddedServer, embedded_server
+from console.rotating import rotate
 from console.running import Running, running_file
 from runs.clerk import Clerk
 from runs.supervise import Exit, ProcessStat
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 MANAGE = settings.BASE_DIR / "manage.py"
 READY_WITHIN_S = 120.0
 STEP_S = 0.5
-LARGEST_LOG = 16 * 1024 * 1024
 # What stops side by side, one row after the other.
 STOP_ORDER = (("web", "cluster"), ("gateway",), ("model", "shop"))
 
@@ -68,6 +67,7 @@ class Launch:
     _hold: int | None = None
     _alive: tuple[int, int] = field(default_factory=os.pipe)
     _ports: dict[str, int] = field(default_factory=dict)
+    _logs: list[Path] = field(default_factory=list)
     _clerk: Clerk | None = None
     _supervisor: Supervisor = field(init=False)
 
@@ -213,8 +213,10 @@ class Launch:
         )
 
     def step(self, timeout_s: float) -> None:
-        """Look after the processes and the database for `timeout_s`: what ended is started again."""
+        """Look after the processes, their logs and the database for `timeout_s`: what ended is started again."""
         self._supervisor.step(timeout_s)
+        for path in self._logs:
+            rotate(path)
         if self._server is not None and not self.stop_requested:
             try:
                 self._server.ensure_running()
@@ -230,6 +232,7 @@ class Launch:
         on_parent_death: int = signal.SIGKILL,
         pass_fds: Sequence[int] | None = None,
     ) -> None:
+        self._logs.append(path := self.log_dir / f"{name}.log")
         self._supervisor.add(
             Program(
                 name=name,
@@ -239,7 +242,7 @@ class Launch:
                 cwd=settings.BASE_DIR,
                 pass_fds=[self._alive[1]] if pass_fds is None else pass_fds,
                 on_parent_death=on_parent_death,
-                output=_open_log(self.log_dir / f"{name}.log"),
+                output=os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600),
             )
         )
 
@@ -341,13 +344,6 @@ def _listen(port: int) -> tuple[socket.socket, int]:
         listener.close()
         raise CannotLaunch(f"Port {port} cannot be used ({error.strerror}). Name another: --port.") from None
     return listener, listener.getsockname()[1]
-
-
-def _open_log(path: Path) -> int:
-    with suppress(FileNotFoundError):
-        if path.stat().st_size > LARGEST_LOG:
-            path.replace(path.with_suffix(".log.1"))
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def _is_postgres(stat: ProcessStat) -> bool:

@@ -25,12 +25,12 @@ from pathlib import Path
 
 from console.databases import EMBEDDED_NAME, EMBEDDED_USER, write_database_url
 from console.postgres_home import SOCKET_NAME, CannotHouseServer, Home, find_home
+from console.rotating import is_large, rotate
 
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 120.0  # recovery after a crash may have much to replay
 STOP_TIMEOUT_S = 30.0
-LARGEST_LOG = 16 * 1024 * 1024
 
 SERVER_SETTINGS = {
     "listen_addresses": "",
@@ -118,12 +118,12 @@ class EmbeddedServer:
         return self
 
     def ensure_running(self) -> None:
-        """Start the server again where it died. Cheap enough to call before every connection."""
+        """Start the server again where it died, and bound its log. Cheap enough to call before every connection."""
         if self._users_fd is None or self._owner_pid != os.getpid():
             self.acquire()
             return
         found = _read_postmaster(self.home)
-        if found is None or not found.ready:
+        if found is None or not found.ready or is_large(self.home.log):
             with self._lock():
                 self._start_unless_running()
 
@@ -201,6 +201,8 @@ class EmbeddedServer:
 
     def _start_unless_running(self) -> bool:
         home = self.home
+        # Not by the server's own settings: they take a process more, and bound no size.
+        rotate(home.log)
         found = _read_postmaster(home)
         if found is not None:
             self._wait_until_ready()
@@ -210,15 +212,12 @@ class EmbeddedServer:
         _clear_remains(home)
         if home.socket_folder != home.folder:
             home.make_folder(home.socket_folder)
-        log = home.folder / "log"
-        if log.exists() and log.stat().st_size > LARGEST_LOG:
-            log.replace(home.folder / "log.1")
         # The shell goes away at once, so the server is nobody's child and no signal of a terminal reaches it.
         settings = self._settings | {"cluster_name": home.cluster_name, "unix_socket_directories": self.host}
         flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         program = str(home.programs / "postgres")
         script = '"$@" </dev/null >>"$0" 2>&1 &'
-        home.run(["/bin/sh", "-c", script, str(log), program, "-D", str(home.folder), *flags])
+        home.run(["/bin/sh", "-c", script, str(home.log), program, "-D", str(home.folder), *flags])
         self._wait_until_ready()
         return True
 
@@ -273,9 +272,8 @@ class EmbeddedServer:
             if gone > 1:
                 break
             time.sleep(0.01)
-        log = home.folder / "log"
-        tail = log.read_text(errors="replace")[-1500:].strip() if log.exists() else ""
-        raise ServerDidNotStart(log=log, tail=tail)
+        tail = home.log.read_text(errors="replace")[-1500:].strip() if home.log.exists() else ""
+        raise ServerDidNotStart(log=home.log, tail=tail)
 
     def _stop(self) -> None:
         home = self.home

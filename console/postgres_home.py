@@ -55,6 +55,10 @@ class Home:
     gid: int
 
     @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    @property
     def cluster_name(self) -> str:
         """The name that every process of this server shows in the process list, and no other's."""
         return f"longwatch-{_hash(self.folder)}"

@@ -13,6 +13,7 @@ import pytest
 
 from console.postgres import EmbeddedServer
 from console.postgres_home import CannotHouseServer
+from console.rotating import LARGEST
 from tests.conftest import PROJECT, THROWAWAY, make_scratch_folder
 from tests.waiting import wait_until
 
@@ -317,6 +318,19 @@ def test_a_folder_with_something_else_in_it_is_left_alone(new_data_dir: Path) ->
     with pytest.raises(CannotHouseServer, match=r"not a PostgreSQL cluster.*DATABASE_URL"):
         server.acquire()
     assert (server.home.folder / "holiday.jpg").exists()
+
+
+def test_its_log_is_bounded_while_it_runs(server: EmbeddedServer) -> None:
+    server.acquire(keep=True)
+    pid, log = server.pid, server.home.log
+    os.truncate(log, LARGEST + 1)
+    server.ensure_running()
+    assert server.pid == pid
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        query(server, "SELECT 1 / 0")
+    wait_until(lambda: b"ERROR:  division by zero" in log.read_bytes(), what="the error in its log")
+    assert b"\0" not in log.read_bytes()
+    assert log.with_name("log.1").stat().st_size == LARGEST
 
 
 def test_a_server_that_does_not_start_says_what_its_log_says(data_dir: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from console.rotating import LARGEST
 from runs.supervise import read_processes
 from tests.process_tools import ROOT, find_marked, make_mark
 from tests.waiting import wait_until
@@ -160,6 +161,12 @@ def test_it_starts_says_where_and_stops_with_nothing_left(ups: list[Up], scratch
 def test_every_process_that_dies_is_started_again(ups: list[Up], scratch_folder: Path) -> None:
     ups.append(up := Up(scratch_folder / "data"))
     ready = up.read_ready_line()
+    # Their logs are rotated meanwhile, and what starts again goes on in the same file.
+    logs = [up.data / "logs" / f"{name}.log" for name in ("web", "cluster", "gateway", "shop", "model", "keeper")]
+    for log in logs:
+        os.truncate(log, LARGEST + 1)
+    wait_until(lambda: not any(log.stat().st_size > LARGEST for log in logs), what="the logs are rotated")
+    assert {log.with_name(f"{log.name}.1").stat().st_size for log in logs} == {LARGEST}
     programs = ["console.serve", "manage.py cluster", "manage.py modelgateway", "examples.shop", "examples.model"]
     for program in [*programs, "console.keeper", "bin/postgres"]:
         died = kill_and_wait_for_next(up, program)
@@ -172,6 +179,7 @@ def test_every_process_that_dies_is_started_again(ups: list[Up], scratch_folder:
         assert answer.status == 200
     wait_until(lambda: answers(ready["url"]) and answers(ready["shop_url"]), what="both servers answer", timeout_s=60)
     wait_until(lambda: database_answers(ready["database_url"]), what="the database answers", timeout_s=60)
+    assert (up.data / "logs" / "cluster.log").read_text()[:2] == "20"
     assert up.stop() < 15
     assert not up.left()
 
