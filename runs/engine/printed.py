@@ -1,4 +1,4 @@
-"""What a tool process, and all that it starts, prints: lines of the log that say whose they are, and not without end.
+"""What a tool process, and all that it starts, prints or logs: lines that say whose they are, and not without end.
 
 Its standard output and error are a file without a name, which its worker reads. Unlike a pipe it is never full, and it
 does not break when the worker dies: a call is neither held up nor ended by what it prints. What was read is freed.
@@ -8,8 +8,8 @@ import ctypes
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from django.conf import settings
 
@@ -18,7 +18,7 @@ from runs.engine.toolwire import Perform
 log = logging.getLogger(__name__)
 
 CALL_BYTES = 64 * 1024
-"""So much of what one call prints is put into the log, and of what follows only how much it was."""
+"""So much of what one call prints and logs is put into the log, and of what follows only how much it was."""
 _LINE_BYTES = 4096
 # What a line costs besides, so that a million empty ones are too many.
 _EACH_BYTES = 100
@@ -45,7 +45,7 @@ class Printed:
         return self._fd
 
     def begin(self, perform: Perform) -> None:
-        self._last = self._whose = write_mark(perform)
+        self._last = self._whose = f"run {perform.run}, step {perform.step}, {perform.tool or perform.function}"
 
     def tell(self, upto: int | None = None) -> None:
         """Log the lines that were printed since, up to this size of the file."""
@@ -104,49 +104,23 @@ class Printed:
             log.info("%s: %s", self._whose, part.decode(errors="backslashreplace"))
 
 
-def write_mark(perform: Perform) -> str:
-    return f"run {perform.run}, step {perform.step}, {perform.tool or perform.function}"
-
-
-def divert() -> Callable[[], int]:
-    """In the tool process: the log stays where it is, and all else that is written goes to the file; its size, when asked."""
+def join_log() -> Callable[[], int]:
+    """In the tool process: its log goes to that file too, whatever the agent's code does to its outputs; the file's size,
+    when asked."""
     stdout, own = sys.stdout, os.dup(1)
-    logged = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    logged = os.fdopen(own, "w", buffering=1, errors="backslashreplace", closefd=False)
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr:
             handler.setStream(logged)
-            handler.addFilter(_mark_record)
-    os.dup2(1, 2)
     # In the order in which it was printed, and there when the process is killed.
     stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
     def size() -> int:
         with suppress(Exception):  # the agent's code may have closed it
             stdout.flush()
-        return os.fstat(own).st_size
+        return os.lseek(own, 0, os.SEEK_END)
 
     return size
-
-
-@contextmanager
-def marked(perform: Perform) -> Iterator[None]:
-    """In the tool process: what is logged meanwhile says whose it is."""
-    global _mark
-    _mark = write_mark(perform)
-    try:
-        yield
-    finally:
-        _mark = ""
-
-
-_mark = ""
-
-
-def _mark_record(record: logging.LogRecord) -> bool:
-    if _mark:
-        with suppress(Exception):  # a message that cannot be written must not end the call that logs it
-            record.msg = f"{_mark}: {record.msg}"
-    return True
 
 
 def _open_file() -> int:

@@ -226,7 +226,8 @@ class ToolHost:
     def _start(self, meanwhile: Callable[[], None]) -> None:
         ours, theirs = socket.socketpair()
         argv = [sys.executable, str(_MANAGE), "toolprocess", "--fd", str(theirs.fileno()), "--parent", str(self.worker)]
-        self._leader = supervise.spawn_leader(argv, pass_fds=[theirs.fileno()], stdout=self._printed.open())
+        output = self._printed.open()
+        self._leader = supervise.spawn_leader(argv, pass_fds=[theirs.fileno()], stdout=output, stderr=output)
         theirs.close()
         self._pidfd = os.pidfd_open(self._leader.pid)
         self._pipe = Connection(ours.detach())

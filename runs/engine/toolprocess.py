@@ -34,7 +34,7 @@ from runs.agents import (
 from runs.engine import failpoints, renewing
 from runs.engine.deadline import Deadline
 from runs.engine.keeping import keep
-from runs.engine.printed import divert, marked
+from runs.engine.printed import join_log
 from runs.engine.toolwire import Function, Perform, Report, Said
 from runs.sanitise import clean_text
 from runs.states import ProcessKind
@@ -45,7 +45,7 @@ _REASON_CHARS = 2000
 
 def serve(fd: int, *, parent: uuid.UUID) -> None:
     """Perform what the worker at the other end of `fd` sends, one after another, until it hangs up."""
-    pipe, printed = Connection(fd), divert()
+    pipe, printed = Connection(fd), join_log()
     deadline = Deadline()
     ident = processes.register(ProcessKind.TOOL, parent=parent)
     pipe.send_bytes(json.dumps({"hello": str(ident)}).encode())
@@ -56,8 +56,7 @@ def serve(fd: int, *, parent: uuid.UUID) -> None:
             return
         for perform in Perform.load(message):
             began = time.monotonic()
-            with marked(perform):
-                made = _perform(perform, pipe, deadline, ident)
+            made = _perform(perform, pipe, deadline, ident)
             report = replace(
                 made,
                 attempt=perform.attempt,

@@ -65,7 +65,7 @@ class Said(StrEnum):
 class Report:
     """What came of an attempt. `body` and `media_type`: an artifact that the tool returned. took_s: seconds in the process.
 
-    printed: how many bytes all calls until then have printed.
+    printed: how many bytes all calls until then have printed or logged.
     """
 
     attempt: int = 0

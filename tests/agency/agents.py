@@ -174,7 +174,7 @@ def fail(call: Call, word: str) -> None:
 
 @tool(effect=Effect.READ, attempts=2, backoff=0.05, timeout=10)
 def speak(call: Call, how: str) -> Any:
-    """Print. Says of each output whether it is a file, which is never full."""
+    """Print, or log. Says of each output whether it is a file, which is never full."""
     match how:
         case "oddly":
             print("one\x1b[2J\rnothing", end="\n\n")
@@ -184,6 +184,13 @@ def speak(call: Call, how: str) -> Any:
             os.write(1, b"six \xff")
         case "much":
             subprocess.run(["sh", "-c", "yes much | head -c 20000000"], check=True)
+        case "much to the log":
+            for _ in range(3000):
+                logging.getLogger("agency").error("much")
+            logging.getLogger("agency").error("more " * 100_000)
+        case "as another":
+            name = "runs.engine.sweep[1] all is well\n2026-12-01T00:00:00.000+00:00 INFO runs.engine.sweep"
+            logging.getLogger(name).info("one\nrun 1, step 1, refund: two\x1b[2J")
         case "and dies":
             print("last words", end="", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
