@@ -16,10 +16,13 @@ class OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         from runs import vault
 
+        text = vault.redact(super().format(record))
+        if text.isprintable():
+            return text
         # Text from a model or a customer may hold line breaks and control characters.
         return "".join(
             character if character.isprintable() else "\\n" if character == "\n" else f"\\x{ord(character):02x}"
-            for character in vault.redact(super().format(record))
+            for character in text
         )
 
 
