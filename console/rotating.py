@@ -14,7 +14,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 LARGEST = 16 * 1024 * 1024
-"""In bytes. A log takes twice as much, and what its writers write between two looks."""
+"""In bytes. A log takes about twice as much, and at the very most three times and what is written between two looks."""
 
 
 def is_large(path: Path) -> bool:
@@ -37,7 +37,8 @@ def rotate(path: Path) -> None:
             try:
                 older.unlink(missing_ok=True)
                 with open(older, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as kept:
-                    file.seek(-LARGEST, os.SEEK_END)
+                    # All of it, but for a flood between two looks.
+                    file.seek(max(file.seek(0, os.SEEK_END) - 2 * LARGEST, 0))
                     shutil.copyfileobj(file, kept)
             finally:
                 # Also where the copy failed: a full disk stops the database.

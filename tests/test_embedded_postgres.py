@@ -330,7 +330,7 @@ def test_its_log_is_bounded_while_it_runs(server: EmbeddedServer) -> None:
         query(server, "SELECT 1 / 0")
     wait_until(lambda: b"ERROR:  division by zero" in log.read_bytes(), what="the error in its log")
     assert b"\0" not in log.read_bytes()
-    assert log.with_name("log.1").stat().st_size == LARGEST
+    assert log.with_name("log.1").stat().st_size > LARGEST
 
 
 def test_a_server_that_does_not_start_says_what_its_log_says(data_dir: Path) -> None:

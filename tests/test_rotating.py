@@ -18,18 +18,29 @@ def fill(path: Path, first: str) -> int:
 
 def test_a_log_that_grew_large_is_emptied_and_what_it_held_is_kept_once(tmp_path: Path) -> None:
     path, older = tmp_path / "web.log", tmp_path / "web.log.1"
-    writer = fill(path, "first\n")
+    writer = fill(path, "next\n")
     for _ in range(2):
+        held = path.read_bytes()
         rotate(path)
         assert path.stat().st_size == 0
-        assert older.stat().st_size == LARGEST
+        assert older.read_bytes() == held
         assert older.stat().st_mode & 0o777 == 0o600
-        assert older.read_bytes().endswith(b"..last\n")
         os.write(writer, b"next\n")
         assert path.read_bytes() == b"next\n"
         os.write(writer, b"." * LARGEST + b"last\n")
     os.close(writer)
     assert sorted(tmp_path.iterdir()) == [path, older]
+
+
+def test_of_a_log_that_was_never_rotated_the_end_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "web.log"
+    os.truncate(writer := fill(path, "first\n"), 5 * LARGEST)
+    os.write(writer, b"last\n")
+    os.close(writer)
+    rotate(path)
+    older = path.with_name("web.log.1")
+    assert older.stat().st_size == 2 * LARGEST
+    assert older.read_bytes().endswith(b"last\n")
 
 
 def test_a_log_that_is_not_large_and_one_that_is_not_there_are_left_alone(tmp_path: Path) -> None:
@@ -52,7 +63,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "log.1").symlink_to(others)
     rotate(path)
     assert others.stat().st_size == size
-    assert (tmp_path / "log.1").lstat().st_size == LARGEST
+    assert (tmp_path / "log.1").read_bytes().startswith(b"first\n")
 
 
 def test_where_it_cannot_be_kept_it_is_emptied_all_the_same_and_said_once(
