@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 import psycopg
 from django.db import DatabaseError
 from django.db.backends.postgresql import base
+from psycopg.generators import send
 
 
 class Statement(NamedTuple):
@@ -21,6 +22,20 @@ class Statement(NamedTuple):
 
 
 _BEGIN = Statement("BEGIN")
+
+
+class Message(psycopg.Pipeline):
+    """A pipeline that is sent as a whole at its end: psycopg would send each statement by itself, and wake the server for it."""
+
+    def _communicate_gen(self) -> Any:
+        yield from ()
+
+    def _exit_gen(self) -> Any:
+        self._enqueue_sync()
+        while self.command_queue:
+            self.command_queue.popleft()()
+        yield from send(self.pgconn)
+        yield from self._fetch_gen(flush=False)
 
 
 class Cursor(base.ServerBindingCursor, psycopg.Cursor[Any]):
@@ -59,6 +74,7 @@ def run_queued(connection: Any, then: Callable[[], object] = lambda: None) -> No
     carriers: list[Cursor] = connection.carriers
     while len(carriers) < len(statements):
         carriers.append(connection.cursor())
+    connection._pipeline = Message(connection)
     with connection.pipeline():
         for carrier, statement in zip(carriers, statements, strict=False):
             carrier.execute(statement.text, statement.params)
