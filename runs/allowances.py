@@ -146,9 +146,15 @@ def admit(run: Run) -> Full | None:
 
 def list_of_runs() -> list[int]:
     """The allowances that count how many runs are under way."""
-    return [
-        row[0] for row in sql.fetch_all("SELECT id FROM runs_allowance WHERE dimension = 'runs' AND ended_at IS NULL")
-    ]
+    return [number for (number,) in sql.fetch_all(_OF_RUNS)]
+
+
+def ask_of_runs() -> sql.Answer:
+    """The same as of right after this transaction, in the message of its commit."""
+    return sql.ask_after_commit(_OF_RUNS)
+
+
+_OF_RUNS = "SELECT id FROM runs_allowance WHERE dimension = 'runs' AND ended_at IS NULL"
 
 
 def tell_soft(window: int) -> None:

@@ -82,7 +82,7 @@ def reserve(
     run: int,
     amounts: Amounts,
     *,
-    attempt: int,
+    attempt: int | None,
     pricing: Pricing | None = None,
     note: str = "",
     asked: bool = False,
@@ -90,6 +90,7 @@ def reserve(
 ) -> None:
     """Reserve for a run and all its ancestors, or for none of them. The commit does not wait for the disk.
 
+    attempt: None is the one that this transaction opened last, whose number need not be known yet.
     asked: a person was asked whether this step may take more than the set share.
     at_once: whoever goes on after this one finds it on the disk. Where no last look comes, whose commit would wait for it;
     and where only the number of the attempt says whose it is (see `steps.lock_try`).
@@ -99,7 +100,8 @@ def reserve(
     """
     if at_once:
         sql.run_after_commit(_FLUSH)
-    _reserve(run, amounts, attempt=attempt, pricing=pricing or Pricing(), note=note, asked=asked)
+    ident = [_LATEST, []] if attempt is None else ["%s::bigint", [attempt]]
+    _reserve(run, amounts, *ident, pricing=pricing or Pricing(), note=note, asked=asked)
 
 
 def require_room(run: int, amounts: Amounts, *, asked: bool = False) -> None:
@@ -110,7 +112,7 @@ def require_room(run: int, amounts: Amounts, *, asked: bool = False) -> None:
     Raises:
         OverBudget.
     """
-    _reserve(run, amounts, attempt=None, pricing=Pricing(), note="", asked=asked)
+    _reserve(run, amounts, "NULL", [], pricing=Pricing(), note="", asked=asked)
 
 
 def settle(
@@ -215,8 +217,12 @@ def ask_finish(run: int, *, actor: Actor, why: str) -> None:
 
 def is_finishing(run: int) -> bool:
     """Whether a person has let this run finish with what it has."""
-    asked = "SELECT 1 FROM runs_budget WHERE run_id = %s AND finish_asked_at IS NOT NULL"
-    return sql.fetch_one(asked, [run]) is not None
+    return bool(ask_finishing(run).all())
+
+
+def ask_finishing(run: int) -> sql.Answer:
+    """The same, to be known later: a row where it is so."""
+    return sql.ask("SELECT 1 FROM runs_budget WHERE run_id = %s AND finish_asked_at IS NOT NULL", [run])
 
 
 def cover(run: int, amounts: Amounts, *, why: str) -> None:
@@ -283,14 +289,17 @@ def _queue(run: int) -> None:
     sql.execute("SELECT lw_queue_for_budget(%s)", [run])
 
 
-def _reserve(run: int, amounts: Amounts, *, attempt: int | None, pricing: Pricing, note: str, asked: bool) -> None:
+def _reserve(
+    run: int, amounts: Amounts, attempt: str, ident: list[int], *, pricing: Pricing, note: str, asked: bool
+) -> None:
+    """attempt: as the statement names it, with its number where it has one; of none, nothing is reserved."""
     require_transaction()
     short = sql.fetch_one(
-        "SELECT * FROM lw_reserve(%s, %s::bigint, %s::numeric, %s::bigint, %s::bigint, %s::bigint, %s::bigint,"
+        f"SELECT * FROM lw_reserve(%s, {attempt}, %s::numeric, %s::bigint, %s::bigint, %s::bigint, %s::bigint,"
         " %s::text, %s::jsonb, %s::text, %s)",
         [
             run,
-            attempt,
+            *ident,
             *(amount for _, amount in amounts.items()),
             clean_text(pricing.model)[:100],
             sql.jsonb(pricing.price),
@@ -304,7 +313,7 @@ def _reserve(run: int, amounts: Amounts, *, attempt: int | None, pricing: Pricin
         if allowance is not None:
             scope, period = sql.fetch_row("SELECT scope, period FROM runs_allowance WHERE id = %s", [allowance])
             of = (scope, period)
-        if attempt is not None:
+        if attempt != "NULL":
             # What was written before it turned out to be short goes with the block that this leaves.
             transaction.set_rollback(True)
         raise OverBudget(
@@ -342,6 +351,8 @@ def _settle(
         last=last,
     )
 
+
+_LATEST = "currval(pg_get_serial_sequence('runs_attempt', 'id'))"
 
 # Wait until everything that is committed is on the disk: the commit itself let the budgets go before that.
 _FLUSH = "SELECT pg_logical_emit_message(true, 'longwatch', '')"

@@ -227,10 +227,11 @@ def close_if_nothing_happened(key: Key | None) -> list[str]:
 
 
 def _end_one(run: Run, to: RunState, reason: str, outcome: Json, verified: Verified | str, actor: Actor) -> list[str]:
+    left = sql.ask(_LEFT, [run.pk])
     drained = lifecycle.finalise(run, to, reason=reason, outcome=outcome, verified=verified, actor=actor)
     why = f"run {to}"
     freed: list[str] = []
-    has_steps, has_cards, has_keys = sql.fetch_row(_LEFT, [run.pk])
+    has_steps, has_cards, has_keys = left.row()
     for step in steps.lock_open(run) if has_steps else ():
         # A taken step is closed by its attempt, a doubt by its verdict: what happened is still recorded.
         if step.state in (StepState.PLANNED, StepState.WAITING):

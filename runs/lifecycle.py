@@ -135,9 +135,15 @@ def lock_with_descendants(run: int) -> list[Run]:
         try:
             with transaction.atomic():
                 # From the newest: a child's number is always above its parent's.
-                tree = sql.load(Run, f"id = ANY (ARRAY ({_DOWN})) ORDER BY id DESC FOR NO KEY UPDATE", [run])
+                locked = sql.ask(
+                    f"SELECT {sql.columns(Run)} FROM runs_run WHERE id = ANY (ARRAY ({_DOWN}))"
+                    " ORDER BY id DESC FOR NO KEY UPDATE",
+                    [run],
+                )
                 # Nothing is created under a locked parent.
-                if {number for (number,) in sql.fetch_all(_DOWN, [run])} != {one.pk for one in tree}:
+                now = {number for (number,) in sql.fetch_all(_DOWN, [run])}
+                tree = sql.build(Run, locked.all())
+                if now != {one.pk for one in tree}:
                     raise _Grew
                 return tree
         except _Grew:

@@ -11,6 +11,7 @@ from django.db.models import Model
 from django.db.models.base import ModelState
 from psycopg.types.json import Jsonb
 
+from runs.database.base import Answer as Answer
 from runs.database.base import DatabaseWrapper, Statement
 from runs.sanitise import clean_json
 
@@ -50,11 +51,34 @@ def queue(statement: str, params: Params = (), *, last: bool = False, refusal: E
         database.queued.append(Statement(statement, params, refusal))
 
 
+def ask(statement: str, params: Params = ()) -> Answer:
+    """Run a statement whose answer is not needed yet: with the next one that is waited for, or when it is asked for.
+
+    What it is refused for, whatever runs it raises. Outside a transaction it is run at once.
+    """
+    database = _database()
+    database.close_if_health_check_failed()
+    database.validate_no_broken_transaction()
+    answer = Answer(database.run_queued)
+    if not database.in_atomic_block or database.is_heard:
+        answer.take(fetch_all(statement, params))
+    else:
+        database.queued.append(Statement(statement, params, answer=answer))
+    return answer
+
+
 def run_after_commit(statement: str) -> None:
     """Have the server run a statement right after the commit of this transaction, in the same message; the same one once."""
     after = _database().after
-    if statement not in after:
-        after.append(statement)
+    if Statement(statement) not in after:
+        after.append(Statement(statement))
+
+
+def ask_after_commit(statement: str, params: Params = ()) -> Answer:
+    """The answer to a statement that is run by itself right after the commit of this transaction, in the same message."""
+    answer = Answer()
+    _database().after.append(Statement(statement, params, answer=answer))
+    return answer
 
 
 def fetch_all(statement: str, params: Params = ()) -> list[tuple[Any, ...]]:
@@ -108,12 +132,17 @@ def build[M: Model](model: type[M], rows: Sequence[Sequence[Any]]) -> list[M]:
         values = dict(zip(names, row, strict=True))
         for name, convert in converters:
             values[name] = convert(values[name], None, connection)
-        made = model.__new__(model)
-        made._state = ModelState()
-        made._state.adding, made._state.db = False, connection.alias
-        made.__dict__.update(values)
-        built.append(made)
+        built.append(make(model, values))
     return built
+
+
+def make[M: Model](model: type[M], values: Mapping[str, Any]) -> M:
+    """The object of a row of which all values are known, by the names of its attributes."""
+    made = model.__new__(model)
+    made._state = ModelState()
+    made._state.adding, made._state.db = False, DEFAULT_DB_ALIAS
+    made.__dict__.update(values)
+    return made
 
 
 @cache

@@ -1,9 +1,11 @@
 """Writer of steps and attempts. An attempt is counted before the work, and closed by its own id whatever its run did."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+
+from psycopg.types.json import Jsonb
 
 from runs import lifecycle, processes, sql, switches
 from runs.agents import Json
@@ -51,22 +53,8 @@ def plan_all(run: Run, asked: Sequence[Asked], *, actor: Actor = AGENT) -> list[
     require_transaction()
     if not asked:
         return []
-    rows = sql.fetch_all(
-        f"WITH counted AS ({lifecycle.COUNT_STEPS})"
-        " INSERT INTO runs_step (run_id, number, kind, state, reply_to_id, place, call_id, tool, contract, asked,"
-        " arguments, because, rests_on, again, fact_id, subject_id, rounds, gate_reason, waiting_for, waiting_on,"
-        " wait_note, and_then, tries, tries_granted, error, usd, created_at)"
-        " SELECT counted.id, step_seq - %s + nth, kind, 'planned', reply_to, place, call_id, tool, contract, arguments,"
-        " arguments, because, rests_on, again, fact, subject, 0, '', '', '', '', '', 0, 0, '', 0, (SELECT lw_now())"
-        " FROM counted, ROWS FROM (jsonb_to_recordset(%s) AS (kind text, reply_to bigint, place int, call_id text, tool text,"
-        " contract text, arguments jsonb, because text, rests_on jsonb, again text, fact bigint, subject bigint))"
-        " WITH ORDINALITY AS asked(kind, reply_to, place, call_id, tool, contract, arguments, because, rests_on, again,"
-        f" fact, subject, nth) ORDER BY nth RETURNING {sql.columns(Step)}",
-        [len(asked), run.pk, len(asked), sql.records({**vars(a), "arguments": a.arguments or {}} for a in asked)],
-    )
-    planned = sql.build(Step, rows)
-    for step in planned:
-        step.run = run
+    rows = sql.fetch_all(_PLAN, [len(asked), run.pk, len(asked), _records(asked)])
+    planned = [_made(run, each, ident, number, at) for each, (ident, _, number, at) in zip(asked, rows, strict=True)]
     append_all(
         "step.planned",
         actor=actor,
@@ -74,6 +62,103 @@ def plan_all(run: Run, asked: Sequence[Asked], *, actor: Actor = AGENT) -> list[
         entries=[(step.pk, {"number": step.number, "kind": step.kind, "tool": step.tool}) for step in planned],
     )
     return planned
+
+
+def plan_taken(
+    run: Run,
+    asked: Asked,
+    *,
+    holder: uuid.UUID,
+    performer: uuid.UUID,
+    lease_s: float,
+    timeout_s: float,
+    reserve: Callable[[], None],
+) -> tuple[Step, int]:
+    """Append a step to a locked run and take its first try. Returns it with the number of the try.
+
+    reserve: what is reserved for that try, which goes in the same message.
+    """
+    require_transaction()
+    planned = sql.ask(
+        _PLAN_TAKEN, [1, run.pk, 1, _records([asked]), run.epoch, holder, performer, lease_s, lease_s, timeout_s]
+    )
+    reserve()
+    ident, _, number, created_at, attempt = planned.row()
+    step = _made(run, asked, ident, number, created_at)
+    step.state, step.tries, step.began_at = StepState.TAKEN, 1, created_at
+    after: dict[str, Json] = {"number": number, "kind": step.kind, "tool": step.tool}
+    append("step.planned", run=run.pk, step=ident, after=after)
+    append("step.taken", run=run.pk, step=ident, after={"attempt": 1, "key": None})
+    return step, attempt
+
+
+def _records(asked: Sequence[Asked]) -> Jsonb:
+    return sql.records({**vars(each), "arguments": each.arguments or {}} for each in asked)
+
+
+def _insert(state: StepState, *, tries: int, began_at: str) -> str:
+    return f"""
+        INSERT INTO runs_step (run_id, number, kind, state, reply_to_id, place, call_id, tool, contract, asked,
+            arguments, because, rests_on, again, fact_id, subject_id, rounds, gate_reason, waiting_for, waiting_on,
+            wait_note, and_then, tries, tries_granted, error, usd, created_at, began_at)
+        SELECT counted.id, step_seq - %s + nth, kind, '{state}', reply_to, place, call_id, tool, contract, arguments,
+            arguments, because, rests_on, again, fact, subject, 0, '', '', '', '', '', {tries}, 0, '', 0,
+            (SELECT lw_now()), {began_at}
+        FROM counted, ROWS FROM (jsonb_to_recordset(%s) AS (kind text, reply_to bigint, place int, call_id text,
+            tool text, contract text, arguments jsonb, because text, rests_on jsonb, again text, fact bigint,
+            subject bigint)) WITH ORDINALITY AS asked(kind, reply_to, place, call_id, tool, contract, arguments,
+            because, rests_on, again, fact, subject, nth)
+        ORDER BY nth RETURNING id, run_id, number, created_at
+    """
+
+
+_PLAN = f"WITH counted AS ({lifecycle.COUNT_STEPS}) {_insert(StepState.PLANNED, tries=0, began_at='NULL')}"
+
+_PLAN_TAKEN = f"""
+    WITH counted AS ({lifecycle.COUNT_STEPS}), planned AS ({_insert(StepState.TAKEN, tries=1, began_at="(SELECT lw_now())")}),
+    opened AS (
+        INSERT INTO runs_attempt (step_id, run_id, number, epoch, holder, performer, outcome, taken_at, lease_until,
+            begin_by, timeout_s, visible_within_s, error, late)
+        SELECT id, run_id, 1, %s, %s, %s, 'open', lw_clock(), clock_timestamp() + make_interval(secs => %s),
+            clock_timestamp() + make_interval(secs => %s), %s, 0, '', false
+        FROM planned RETURNING id
+    )
+    SELECT planned.*, opened.id FROM planned, opened
+"""
+
+
+def _made(run: Run, asked: Asked, ident: int, number: int, created_at: datetime) -> Step:
+    """A step as it was planned, without a way to the database for what is known here."""
+    arguments = clean_json(asked.arguments or {})
+    step = sql.make(
+        Step,
+        _BLANK
+        | {
+            "id": ident,
+            "run_id": run.pk,
+            "number": number,
+            "kind": asked.kind,
+            "reply_to_id": asked.reply_to,
+            "place": asked.place,
+            "call_id": clean_text(asked.call_id),
+            "tool": clean_text(asked.tool),
+            "contract": asked.contract,
+            "asked": arguments,
+            "arguments": arguments,
+            "because": clean_text(asked.because),
+            "rests_on": [clean_text(name) for name in asked.rests_on],
+            "again": clean_text(asked.again),
+            "fact_id": asked.fact,
+            "subject_id": asked.subject,
+            "created_at": created_at,
+        },
+    )
+    step.run = run
+    return step
+
+
+# What a step has before anything of it is known.
+_BLANK = {field.attname: field.get_default() for field in Step._meta.concrete_fields}
 
 
 def lock(step: int) -> Step:

@@ -192,17 +192,18 @@ def test_a_settlement_whose_answer_was_lost_is_not_written_twice(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = start(engine, engine.order())
-    fetch, seen = sql.fetch_row, [0]
+    ask, seen = sql.ask, [0]
 
     def losing(statement: str, params: Any = ()) -> Any:
-        answer = fetch(statement, params)
+        answer = ask(statement, params)
         if "lw_read_on" in statement:
             seen[0] += 1
             if seen[0] == 2:
+                answer.all()
                 raise OperationalError("the answer was lost")
         return answer
 
-    monkeypatch.setattr(sql, "fetch_row", losing)
+    monkeypatch.setattr(sql, "ask", losing)
     engine.go(run)
     lost = Attempt.objects.get(run=run, outcome=AttemptOutcome.OPEN)
     sql.execute("UPDATE runs_attempt SET lease_until = clock_timestamp() WHERE id = %s", [lost.pk])

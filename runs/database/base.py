@@ -13,19 +13,43 @@ from django.db.backends.postgresql import base
 from psycopg.generators import send
 
 
+class Answer:
+    """The rows that a statement returned, once it was run. Raises: LookupError, when it was given up with its transaction."""
+
+    def __init__(self, run: Callable[[], None] = lambda: None) -> None:
+        self._run = run
+        self._rows: list[tuple[Any, ...]] | None = None
+
+    def take(self, rows: list[tuple[Any, ...]]) -> None:
+        self._rows = rows
+
+    def all(self) -> list[tuple[Any, ...]]:
+        """Waits for it where nothing has been waited for since."""
+        if self._rows is None:
+            self._run()
+        if self._rows is None:
+            raise LookupError("what was asked was never run")
+        return self._rows
+
+    def row(self) -> tuple[Any, ...]:
+        """The one row that must be there. Raises: LookupError."""
+        return self.all()[0]
+
+
 class Statement(NamedTuple):
-    """A statement that waits. refusal: raised where it changes no row."""
+    """A statement that waits. refusal: raised where it changes no row. answer: takes what it returns."""
 
     text: str
     params: Sequence[Any] | Mapping[str, Any] | None = None
     refusal: Exception | None = None
+    answer: Answer | None = None
 
 
 _BEGIN = Statement("BEGIN")
 
 
 class Message(psycopg.Pipeline):
-    """A pipeline that is sent as a whole at its end: psycopg would send each statement by itself, and wake the server for it."""
+    """A pipeline that is sent as a whole at its end: psycopg would send each statement by itself, and wake the server."""
 
     def _communicate_gen(self) -> Any:
         yield from ()
@@ -80,6 +104,8 @@ def run_queued(connection: Any, then: Callable[[], object] = lambda: None) -> No
             carrier.execute(statement.text, statement.params)
         then()
     for carrier, statement in zip(carriers, statements, strict=False):
+        if statement.answer is not None:
+            statement.answer.take(carrier.fetchall())
         if statement.refusal is not None and carrier.rowcount == 0:
             raise statement.refusal
 
@@ -87,7 +113,7 @@ def run_queued(connection: Any, then: Callable[[], object] = lambda: None) -> No
 class DatabaseWrapper(base.DatabaseWrapper):
     """`queued`: statements that go with the next one or with the COMMIT, in order; `last`: after all others.
 
-    `after`: without parameters, in the message of the COMMIT but after it, each by itself. All are forgotten when the
+    `after`: in the message of the COMMIT but after it, each by itself. All are forgotten when the
     transaction is rolled back. `kept_cursor`: that of `runs.sql`, of this connection or of one before it.
     """
 
@@ -95,7 +121,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         super().__init__(*args, **kwargs)
         self.queued: list[Statement] = []
         self.last: list[Statement] = []
-        self.after: list[str] = []
+        self.after: list[Statement] = []
         self.kept_cursor: Any = None
 
     @property
@@ -116,7 +142,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def create_cursor(self, name: str | None = None) -> Any:
         if name:
-            self._run_queued()
+            self.run_queued()
         cursor = super().create_cursor(name)
         if name:
             # Django asks psycopg, which is always in autocommit here; and FOR UPDATE cannot be held.
@@ -134,7 +160,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def _savepoint_commit(self, sid: str) -> None:
         try:
-            self._run_queued()
+            self.run_queued()
         except DatabaseError:
             raise
         except BaseException:
@@ -152,9 +178,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def _run_guarded(self) -> None:
         """Run what is queued, where some of it may be refused."""
         if any(statement.refusal for statement in self.queued):
-            self._run_queued()
+            self.run_queued()
 
-    def _run_queued(self) -> None:
+    def run_queued(self) -> None:
         with self.wrap_database_errors:
             run_queued(self.connection)
 
@@ -184,18 +210,20 @@ class DatabaseWrapper(base.DatabaseWrapper):
             self.close()
             raise
 
-    def _commit_aloud(self, last: Sequence[Statement], after: Sequence[str]) -> None:
+    def _commit_aloud(self, last: Sequence[Statement], after: Sequence[Statement]) -> None:
         with self.cursor() as cursor:
             for statement in last:
                 cursor.execute(statement.text, statement.params)
             run_queued(self.connection)
             super()._commit()  # type: ignore[misc]
-            for text in after:
-                cursor.execute(text)
+            for statement in after:
+                cursor.execute(statement.text, statement.params)
+                if statement.answer is not None:
+                    statement.answer.take(cursor.fetchall())
 
-    def _commit_with(self, last: Sequence[Statement], after: Sequence[str]) -> None:
+    def _commit_with(self, last: Sequence[Statement], after: Sequence[Statement]) -> None:
         self._run_guarded()
-        self.queued += [*last, *map(Statement, ["COMMIT", *after])]
+        self.queued += [*last, Statement("COMMIT"), *after]
         run_queued(self.connection)
 
     def _rollback(self) -> None:

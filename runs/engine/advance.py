@@ -154,15 +154,10 @@ def _judge(hand: Hand, performer: uuid.UUID | None, *, before: float, claimed: b
             ask_about_failure(run, steps.plan(run, steps.Asked(kind=StepKind.THINK)), "no progress", stall)
             course.rest(run, holding=True)
             return Next.PARKED
+        if agent.decide is not None and performer is not None:
+            return decide.begin(hand, run, agent, performer=performer, before=before, at_once=claimed)
         opened = think.plan_step(run)
-        if agent.decide is None:
-            return Next.PARKED
-        if performer is None:
-            return [opened]
-        taken = harmless.take(
-            hand, run, opened, decide.order, performer=performer, before=before, at_once=claimed, whole=True
-        )
-        return taken or [opened]
+        return Next.PARKED if agent.decide is None else [opened]
     ready = course.workable(open_steps)
     if not ready:
         course.rest(run, holding=True)

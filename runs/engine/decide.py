@@ -1,9 +1,11 @@
 """A think step of an agent that decides in plain Python: its function runs in the tool process, on the same briefing."""
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 
 from runs import budgets, steps
@@ -17,7 +19,7 @@ from runs.engine.toolhost import Outcome
 from runs.engine.toolwire import Function, Said
 from runs.engine.waits import ask_about_failure
 from runs.models import Run, Step
-from runs.states import WaitingFor
+from runs.states import StepKind, WaitingFor
 
 _DECIDE_S = 60.0
 _TRIES = 3
@@ -25,7 +27,7 @@ _TRIES = 3
 
 def advance_decide(hand: Hand, step_id: int) -> None:
     """Let the agent's own function decide what comes next."""
-    performed = harmless.perform(hand, step_id, order)
+    performed = harmless.perform(hand, step_id, lambda run, step, agent: _order(run))
     if performed is None:
         return
     attempt, outcome = performed
@@ -34,6 +36,29 @@ def advance_decide(hand: Hand, step_id: int) -> None:
         _settle(hand, attempt, outcome)
 
     persist(settle)
+
+
+def begin(hand: Hand, run: Run, agent: Agent, *, performer: uuid.UUID, before: float, at_once: bool) -> harmless.Taken:
+    """Plan a decision of a run that the caller holds and of which no step is open, and take it.
+
+    before: this machine's clock before the transaction began. at_once: it has something to say, besides, that has to be
+    on the disk before anybody goes on. Raises: OverBudget; all of the transaction is given up then.
+    """
+    ordered = _order(run)  # first: it may take its time, and budgets are locked until the commit
+
+    def reserve() -> None:
+        budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=None, at_once=at_once)
+
+    step, attempt = steps.plan_taken(
+        run,
+        steps.Asked(kind=StepKind.THINK),
+        holder=hand.worker,
+        performer=performer,
+        lease_s=settings.LEASE_S,
+        timeout_s=ordered.timeout_s,
+        reserve=reserve,
+    )
+    return harmless.as_taken(step, ordered, attempt=attempt, before=before)
 
 
 def carry_out(hand: Hand, taken: harmless.Taken, agent: Agent) -> tuple[list[Step], reads.Begun | None]:
@@ -87,7 +112,7 @@ def _settle(hand: Hand, attempt: int, outcome: Outcome, then: think.Then | None 
     return []
 
 
-def order(run: Run, step: Step, agent: Agent) -> Order | None:
+def _order(run: Run) -> Order:
     """What the tool process is asked for a think step."""
     built: dict[str, Any] = briefing.build(run.pk).__dict__
     return Order(function=Function.DECIDE, asks=False, arguments=dict(built), timeout_s=_DECIDE_S)

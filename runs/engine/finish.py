@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 from django.db import transaction
 
-from runs import budgets, course, journal, lifecycle, operations, sql, steps, switches
+from runs import allowances, budgets, course, journal, lifecycle, operations, sql, steps, switches
 from runs.agents import Agent, Claim, Json
 from runs.engine import harmless
 from runs.engine.hand import Hand, backoff, later
@@ -45,8 +45,10 @@ def advance_finish(hand: Hand, step_id: int, agent: Agent) -> bool:
     return ended[-1]
 
 
-def end_after(hand: Hand, step_id: int, settle: Callable[[], object]) -> bool:
-    """End the run with a claim that nobody verifies, once `settle` has settled the last call before it. True: it has ended.
+def end_after(hand: Hand, step_id: int, settle: Callable[[], Callable[[], object]]) -> bool:
+    """End the run with a claim that nobody verifies, once the last call before it is settled. True: it has ended.
+
+    settle: settles that call with the next statement; what it returns is called after that, and raises if it could not.
 
     Raises: Lost, or what `settle` raises; nothing is settled then.
     """
@@ -138,7 +140,7 @@ def _succeed(
     evidence: Json,
     attempt: int | None = None,
     outcome: Outcome | None = None,
-    settle: Callable[[], object] = lambda: None,
+    settle: Callable[[], Callable[[], object]] | None = None,
 ) -> bool:
     """End the run with its claim: its whole tree is locked first, child before parent. True: it has ended."""
     with transaction.atomic(durable=True), journal.together():
@@ -155,8 +157,9 @@ def _succeed(
                 return False
         elif run.epoch != hand.claim.epoch or run.state != RunState.RUNNING:
             raise Lost(hand.claim.run, hand.claim.epoch)
-        settle()
+        require_settled = settle() if settle is not None else lambda: None
         step = steps.lock(step_id) if attempt is not None else _judge(run, step_id)
+        require_settled()
         if step is None:
             return False
         claimed: dict[str, Json] = {
@@ -168,7 +171,8 @@ def _succeed(
         freed = course.end(
             tree, RunState.SUCCEEDED, reason="its finish was accepted", outcome=claimed, verified=verified, actor=AGENT
         )
-    operations.wake_after_end(tree, freed)
+        counting = allowances.ask_of_runs()
+    operations.wake_after_end(tree, freed, counting)
     return True
 
 

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 from django.conf import settings
@@ -57,27 +56,12 @@ def perform(hand: Hand, step_id: int, order_of: OrderOf) -> tuple[int, Outcome] 
         # Engaged since this step was chosen: whoever chooses next holds the run.
         if step.state != StepState.PLANNED or run.paused_at is not None or switches.in_scope(run.pk):
             return None
-        taken = take(hand, run, step, order_of, performer=performer, before=before)
+        taken = _take(hand, run, step, order_of, performer=performer, before=before)
     return None if taken is None else (taken.call.attempt, carry_out(hand, taken))
 
 
-def take(
-    hand: Hand,
-    run: Run,
-    step: Step,
-    order_of: OrderOf,
-    *,
-    performer: uuid.UUID,
-    before: float,
-    at_once: bool = False,
-    whole: bool = False,
-) -> Taken | None:
-    """Take a try of a planned step, locked and judged; None: there is nothing to perform, or no budget for it.
-
-    before: this machine's clock before the transaction began. at_once: the transaction has something to say, besides,
-    that has to be on the disk before anybody goes on. whole: without a budget all of the transaction is given up, and no
-    savepoint is needed; it raises OverBudget then.
-    """
+def _take(hand: Hand, run: Run, step: Step, order_of: OrderOf, *, performer: uuid.UUID, before: float) -> Taken | None:
+    """Take a try of a planned step, locked and judged; None: there is nothing to perform, or no budget for it."""
     order = order_of(run, step, get_agent(run.agent))
     if order is None:
         return None
@@ -85,7 +69,7 @@ def take(
         wait_for_switch(step, *switch)
         return None
     try:
-        with nullcontext() if whole else transaction.atomic(), journal.together():
+        with transaction.atomic(), journal.together():
             attempt = steps.open_attempt(
                 step,
                 epoch=run.epoch,
@@ -95,21 +79,24 @@ def take(
                 begin_within_s=settings.LEASE_S,
                 timeout_s=order.timeout_s,
             )
-            budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk, at_once=order.asks or at_once)
+            budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=attempt.pk, at_once=order.asks)
     except OverBudget as short:
-        if whole:
-            raise
         step.refresh_from_db()
         wait_for_budget(run, step, short)
         return None
+    return as_taken(step, order, attempt=attempt.pk, before=before)
+
+
+def as_taken(step: Step, order: Order, *, attempt: int, before: float) -> Taken:
+    """A try of a step that was taken. before: this machine's clock before the transaction began."""
     call = Perform(
-        attempt=attempt.pk,
-        agent=run.agent,
+        attempt=attempt,
+        agent=step.run.agent,
         function=order.function,
         tool=order.tool,
         arguments=order.arguments,
         key=order.key,
-        run=run.pk,
+        run=step.run_id,
         step=step.number,
         begin_by=before + settings.LEASE_S,
         timeout_s=order.timeout_s,

@@ -12,9 +12,11 @@ calls of a reply do, and share the round trip and the commit.
 import json
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError
@@ -55,8 +57,10 @@ class NotPlain(Exception):
     """Something stands against doing it like this: the general path decides."""
 
 
-# Ends a run, if nothing stands against it, once it has called what it is given. Returns whether it ended.
-type Ending = Callable[[Callable[[], object]], bool]
+# Settles a try with the next statement, and returns what raises NotPlain where that was not to be.
+type Settle = Callable[[], Callable[[], object]]
+# Ends a run, if nothing stands against it, once its last tries are settled. Returns whether it ended.
+type Ending = Callable[[Settle], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +168,8 @@ def _end(hand: Hand, agent: Agent, returned: Sequence[_Returned], ending: Ending
         return False
     ended: list[bool] = []
     try:
-        persist(lambda: ended.append(ending(lambda: _read_on(hand, agent, back, []))))
+        with _refusing():
+            persist(lambda: ended.append(ending(lambda: partial(_require, _ask(hand, back, [])))))
     except (NotPlain, Lost):
         return False
     return ended[-1]
@@ -222,28 +227,8 @@ def _read_on(
 ) -> Sequence[Taken]:
     """Settle what came back, and take reads. Raises: NotPlain."""
     before = clock.boottime()
-    try:
-        settled, attempts, arguments, begin_within = sql.fetch_row(
-            "SELECT settled, attempts, arguments, begin_within_s FROM lw_read_on("
-            "%s, %s, %s, %s, %s, %s::bigint[], %s::jsonb, %s::jsonb)",
-            [
-                hand.claim.run,
-                hand.claim.epoch,
-                hand.worker,
-                performer,
-                settings.LEASE_S,
-                sql.array(attempt for attempt, _ in back),
-                f"[{','.join(text for _, text in back)}]",
-                json.dumps([_write_wanted(read) for read in reads]),
-            ],
-        )
-    except DatabaseError as error:
-        if getattr(error.__cause__, "sqlstate", None) != _NOT_PLAIN:
-            raise
-        raise NotPlain from error
-    if settled is None:
-        raise NotPlain
-    notify.screen("runs", f"run.{hand.claim.run}")
+    with _refusing():
+        attempts, arguments, begin_within = _require(_ask(hand, back, reads, performer=performer))
     return [
         Taken(
             attempt=attempt,
@@ -263,6 +248,45 @@ def _read_on(
         )
         for read, attempt, given in zip(reads, attempts or [], json.loads(arguments or "[]"), strict=True)
     ]
+
+
+def _ask(
+    hand: Hand, back: Sequence[tuple[int, str]], reads: Sequence[Read], *, performer: uuid.UUID = _NOBODY
+) -> sql.Answer:
+    notify.screen("runs", f"run.{hand.claim.run}")
+    return sql.ask(
+        "SELECT settled, attempts, arguments, begin_within_s FROM lw_read_on("
+        "%s, %s, %s, %s, %s, %s::bigint[], %s::jsonb, %s::jsonb)",
+        [
+            hand.claim.run,
+            hand.claim.epoch,
+            hand.worker,
+            performer,
+            settings.LEASE_S,
+            sql.array(attempt for attempt, _ in back),
+            f"[{','.join(text for _, text in back)}]",
+            json.dumps([_write_wanted(read) for read in reads]),
+        ],
+    )
+
+
+def _require(answer: sql.Answer) -> tuple[Any, ...]:
+    """What was taken: tries, their arguments, and within how many seconds each has to begin. Raises: NotPlain."""
+    settled, *taken = answer.row()
+    if settled is None:
+        raise NotPlain
+    return tuple(taken)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raises: NotPlain, where lw_read_on had begun to change something that it may not."""
+    try:
+        yield
+    except DatabaseError as error:
+        if getattr(error.__cause__, "sqlstate", None) != _NOT_PLAIN:
+            raise
+        raise NotPlain from error
 
 
 def _write_wanted(read: Read) -> dict[str, Json]:

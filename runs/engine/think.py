@@ -232,19 +232,20 @@ def _conclude_explanation(step: Step, calls: Sequence[Called], text: str) -> Non
 def plan_calls(run: Run, think: Step, calls: Sequence[Called]) -> list[Step]:
     """Turn the calls of a reply into planned steps, in order; a call that cannot be made is a refused step that says why."""
     agent = get_agent(run.agent)
-    last = budgets.is_finishing(run.pk)
+    finishing = budgets.ask_finishing(run.pk)
     read: list[tuple[steps.Asked, str]] = []
     for place, called in enumerate(calls):
         asked, refusal = _read_call(agent, called, think, place)
-        if not refusal and last and called.name not in LAST_CALLS:
-            refusal = "The run finishes with what it has: nothing else is begun."
         if not refusal and place >= MOST_CALLS:
             refusal = f"A reply may make at most {MOST_CALLS} calls; this one was left out."
         if not refusal and asked.kind == StepKind.FINISH and any(a.kind == StepKind.FINISH for a, _ in read):
             refusal = "A reply may finish once."
         read.append((asked, refusal))
     planned = steps.plan_all(run, [asked for asked, _ in read])
+    last = bool(finishing.all())
     for step, (_, refusal) in zip(planned, read, strict=True):
+        if last and step.tool not in LAST_CALLS:
+            refusal = refusal or "The run finishes with what it has: nothing else is begun."
         if refusal:
             steps.close(step, StepState.REFUSED, error=refusal)
     return planned

@@ -25,7 +25,7 @@ from runs.operations.money import (
 from runs.operations.people import create_token, end_grant, revoke_token, set_grant, spend_sign_in_token
 from runs.operations.starts import GOAL_CHARS, Start, create_child, start_run
 from runs.operations.stops import amend_run, engage_switch, pause_run, release_switch, resume_run, stop_run, stop_scope
-from runs.operations.wakes import wake_after_end, wake_lock_waiters, wake_waiters_of_ended
+from runs.operations.wakes import wake_after_end, wake_lock_waiters
 
 __all__ = [
     "GOAL_CHARS",
@@ -68,7 +68,6 @@ __all__ = [
     "store_event",
     "wake_after_end",
     "wake_lock_waiters",
-    "wake_waiters_of_ended",
     "why_not_in_batch",
     "withdraw_price",
 ]

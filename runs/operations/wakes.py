@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from django.db import transaction
 
-from runs import allowances, approvals, course, keys, lifecycle, locks
+from runs import allowances, approvals, course, keys, lifecycle, locks, sql
 from runs.agents import find_tool
 from runs.journal import RUNTIME, Actor
 from runs.models import Approval, Key, Run
@@ -46,18 +46,18 @@ def wake_tree_for_budget(run: int, *, why: str) -> None:
         wake_for_budget(number, why=why)
 
 
-def wake_after_end(tree: list[Run], freed: Sequence[str]) -> None:
+def wake_after_end(tree: list[Run], freed: Sequence[str], counting: sql.Answer | None = None) -> None:
+    """Wake the step of each parent that waits for its child, and the runs that wait longest for the places.
+
+    counting: the allowances of runs, where they were asked for already (`allowances.ask_of_runs`).
+    """
     wake_lock_waiters(freed)
+    of_runs = allowances.list_of_runs() if counting is None else [number for (number,) in counting.all()]
     for run in tree:
-        wake_waiters_of_ended(run)
-
-
-def wake_waiters_of_ended(run: Run) -> None:
-    """Wake the step of the parent that waits for this child, and the run that waits longest for its place."""
-    if run.parent_id is not None:
-        wake_waiters(WaitingFor.CHILD, str(run.pk), why=f"run {run.pk} ended")
-    for allowance in allowances.list_of_runs():
-        wake_for_allowance(allowance, why=f"run {run.pk} ended", most=1)
+        if run.parent_id is not None:
+            wake_waiters(WaitingFor.CHILD, str(run.pk), why=f"run {run.pk} ended")
+        for allowance in of_runs:
+            wake_for_allowance(allowance, why=f"run {run.pk} ended", most=1)
 
 
 def wake_lock_waiters(names: Sequence[str]) -> None:
