@@ -10,8 +10,8 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, transaction
 
 from runs import allowances, clock, course, journal, lifecycle, operations, sql, steps, switches
-from runs.agents import get_agent
-from runs.engine import act, check, decide, finish, freshen, harmless, progress, reads, think
+from runs.agents import get_agent, get_agents
+from runs.engine import act, briefing, check, decide, finish, freshen, harmless, progress, reads, think
 from runs.engine.hand import Hand
 from runs.engine.toolhost import CannotStart, ToolHost
 from runs.engine.waits import ask_about_failure, wait_for_contract, wait_for_place
@@ -120,6 +120,7 @@ def _judge(hand: Hand, performer: uuid.UUID | None, *, before: float, claimed: b
     before: this machine's clock before the transaction began. claimed: by this same transaction.
     """
     run = hand.claim.row if claimed and hand.claim.row is not None else lifecycle.lock_held(hand.claim)
+    asked = briefing.ask(run.pk) if performer is not None and _decides(run.agent) else None
     look = _look_at(run)
     if look.overdue:
         return Next.OVERDUE
@@ -155,7 +156,8 @@ def _judge(hand: Hand, performer: uuid.UUID | None, *, before: float, claimed: b
             course.rest(run, holding=True)
             return Next.PARKED
         if agent.decide is not None and performer is not None:
-            return decide.begin(hand, run, agent, performer=performer, before=before, at_once=claimed)
+            fresh = None if look.open or look.cards or look.wakes or look.away else asked
+            return decide.begin(hand, run, performer=performer, before=before, at_once=claimed, asked=fresh)
         opened = think.plan_step(run)
         return Next.PARKED if agent.decide is None else [opened]
     ready = course.workable(open_steps)
@@ -167,6 +169,11 @@ def _judge(hand: Hand, performer: uuid.UUID | None, *, before: float, claimed: b
         lifecycle.move(run, RunState.THINKING)
         return Next.PARKED
     return ready
+
+
+def _decides(agent: str) -> bool:
+    found = get_agents().get(agent)
+    return found is not None and found.decide is not None
 
 
 def _end_unfinished(hand: Hand) -> None:

@@ -11,12 +11,15 @@ from datetime import datetime
 
 from django.conf import settings
 
+from runs import sql
 from runs.agents import Briefing, Json, get_agents
 from runs.engine import briefing_fold, briefing_kept, briefing_log, briefing_notices, briefing_now
 from runs.engine.briefing_request import Part, Request, parts, request
 from runs.states import Verdict
 
-__all__ = ["Part", "Request", "Shares", "build", "parts", "request", "to_json"]
+__all__ = ["Part", "Request", "Shares", "ask", "build", "parts", "request", "to_json"]
+
+ask = briefing_now.ask_head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +30,23 @@ class Shares:
     facts: int = 30_000
 
 
-def build(run: int, *, at: datetime | None = None, shares: Shares | None = None, keep: bool = True) -> Briefing:
+def build(
+    run: int,
+    *,
+    at: datetime | None = None,
+    shares: Shares | None = None,
+    keep: bool = True,
+    asked: sql.Answer | None = None,
+) -> Briefing:
     """Build the briefing of a run as of now, or as of a moment of the business clock.
 
-    keep: store what was folded, so that the next briefing need not work it out again.
+    keep: store what was folded, so that the next briefing need not work it out again. asked: its first question, where
+    that was asked before (`ask`) and nothing has changed since.
 
     Raises: LookupError, when there is no such run.
     """
     shares = shares or Shares(log=getattr(settings, "BRIEFING_LOG_TOKENS", Shares.log))
-    head = briefing_now.read_head(run, at)
+    head = briefing_now.read_head(asked or ask(run, at))
     effects = briefing_log.list_effects(get_agents().get(head.agent))
     rules = briefing_kept.name_rules(effects, shares.log * 4)
     kept = briefing_kept.read(head.kept[1]) if head.kept and head.kept[0] == rules else briefing_kept.NOTHING

@@ -41,9 +41,13 @@ class Head:
     budget: Sequence[Any] | None  # its own line of `_BUDGETS`, where none is above it
 
 
-def read_head(run: int, at: datetime | None) -> Head:
+def ask_head(run: int, at: datetime | None = None) -> sql.Answer:
+    return sql.ask(_HEAD, {"run": run, "at": at})
+
+
+def read_head(asked: sql.Answer) -> Head:
     """Raises: LookupError."""
-    row = sql.fetch_row(_HEAD, {"run": run, "at": at})
+    row = asked.row()
     held, (alone, *budget) = row[15 : 15 + len(HOLDINGS)], row[15 + len(HOLDINGS) :]
     constraints, inputs = load(row[4]), load(row[5])
     return Head(

@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from runs import budgets, steps
+from runs import budgets, sql, steps
 from runs.agents import Agent, Json
 from runs.engine import briefing, harmless, reads, think
 from runs.engine.hand import Hand, backoff, later
@@ -38,13 +38,17 @@ def advance_decide(hand: Hand, step_id: int) -> None:
     persist(settle)
 
 
-def begin(hand: Hand, run: Run, agent: Agent, *, performer: uuid.UUID, before: float, at_once: bool) -> harmless.Taken:
+def begin(
+    hand: Hand, run: Run, *, performer: uuid.UUID, before: float, at_once: bool, asked: sql.Answer | None
+) -> harmless.Taken:
     """Plan a decision of a run that the caller holds and of which no step is open, and take it.
 
     before: this machine's clock before the transaction began. at_once: it has something to say, besides, that has to be
-    on the disk before anybody goes on. Raises: OverBudget; all of the transaction is given up then.
+    on the disk before anybody goes on. asked: see `briefing.build`.
+
+    Raises: OverBudget; all of the transaction is given up then.
     """
-    ordered = _order(run)  # first: it may take its time, and budgets are locked until the commit
+    ordered = _order(run, asked)  # first: it may take its time, and budgets are locked until the commit
 
     def reserve() -> None:
         budgets.reserve(run.pk, budgets.Amounts(steps=1), attempt=None, at_once=at_once)
@@ -112,9 +116,9 @@ def _settle(hand: Hand, attempt: int, outcome: Outcome, then: think.Then | None 
     return []
 
 
-def _order(run: Run) -> Order:
+def _order(run: Run, asked: sql.Answer | None = None) -> Order:
     """What the tool process is asked for a think step."""
-    built: dict[str, Any] = briefing.build(run.pk).__dict__
+    built: dict[str, Any] = briefing.build(run.pk, asked=asked).__dict__
     return Order(function=Function.DECIDE, asks=False, arguments=dict(built), timeout_s=_DECIDE_S)
 
 
