@@ -385,3 +385,79 @@ class TestQueued:
             )
         assert seen(run) == ""
         expect_clean(run)
+
+
+class TestAsked:
+    """`sql.ask`: as what is queued, with an answer."""
+
+    @pytest.mark.parametrize("listened", [True, False])
+    def test_each_has_the_answer_of_its_place_whatever_is_asked_first(self, run: Run, listened: bool) -> None:
+        reason = ("SELECT end_reason FROM runs_run WHERE id = %s", [run.pk])
+        with heard(listened), transaction.atomic():
+            before = sql.ask(*reason)
+            sql.queue("UPDATE runs_run SET end_reason = 'a' WHERE id = %s", [run.pk])
+            between = sql.ask(*reason)
+            write(run)
+            after = sql.ask(*reason)
+            assert [after.row(), between.row(), before.row()] == [("ax",), ("a",), ("",)]
+            assert after.all() == [("ax",)]
+        assert seen(run) == "ax"
+        expect_clean(run)
+
+    def test_it_is_not_waited_for_before_somebody_wants_it(self, run: Run) -> None:
+        with transaction.atomic():
+            asked = sql.ask("SELECT 1")
+            assert connection.connection.pgconn.transaction_status == TransactionStatus.IDLE
+            assert asked.row() == (1,)
+            assert connection.connection.pgconn.transaction_status == TransactionStatus.INTRANS
+        expect_clean(run)
+
+    def test_it_can_be_read_after_the_commit_with_which_it_went(self, run: Run) -> None:
+        with transaction.atomic():
+            write(run)
+            asked = sql.ask("SELECT end_reason FROM runs_run WHERE id = %s", [run.pk])
+        assert asked.row() == ("x",)
+        expect_clean(run)
+
+    def test_without_a_transaction_it_is_asked_at_once(self, run: Run) -> None:
+        asked = sql.ask("SELECT end_reason FROM runs_run WHERE id = %s", [run.pk])
+        write(run)
+        assert asked.row() == ("",)
+
+    def test_one_that_fails_undoes_its_transaction(self, run: Run) -> None:
+        with pytest.raises(DatabaseError, match="division by zero"):
+            transact(lambda: write(run), lambda: sql.ask("SELECT 1 / 0"), lambda: write(run))
+        assert seen(run) == ""
+        expect_clean(run)
+
+    def test_of_a_savepoint_that_was_given_up_there_is_no_answer(self, run: Run) -> None:
+        asked: list[sql.Answer] = []
+        with transaction.atomic():
+            write(run)
+            with pytest.raises(ZeroDivisionError):
+                transact(lambda: asked.append(sql.ask("SELECT 1")), fail)
+            with pytest.raises(LookupError, match="never run"):
+                asked[0].row()
+        assert seen(run) == "x"
+        expect_clean(run)
+
+    @pytest.mark.parametrize("listened", [True, False])
+    def test_what_is_asked_after_the_commit_sees_what_others_wrote_until_then(self, run: Run, listened: bool) -> None:
+        name = "SELECT DISTINCT first_name FROM auth_user"
+        with heard(listened), psycopg.connect(**sql.connection_parameters()) as other, transaction.atomic(durable=True):
+            write(run)
+            own = sql.ask_after_commit("SELECT end_reason FROM runs_run WHERE id = %s", [run.pk])
+            written = sql.ask_after_commit(name)
+            assert sql.fetch_row(name) == ("",)
+            other.execute("UPDATE auth_user SET first_name = 'other'")
+        assert own.row() == ("x",)
+        assert written.row() == ("other",)
+        expect_clean(run)
+
+    def test_what_is_asked_after_a_commit_that_fails_has_no_answer(self, run: Run) -> None:
+        asked: list[sql.Answer] = []
+        with pytest.raises(ZeroDivisionError):
+            transact(lambda: write(run), lambda: asked.append(sql.ask_after_commit("SELECT 1")), fail)
+        with pytest.raises(LookupError, match="never run"):
+            asked[0].row()
+        expect_clean(run)

@@ -169,7 +169,7 @@ def _end(hand: Hand, agent: Agent, returned: Sequence[_Returned], ending: Ending
     ended: list[bool] = []
     try:
         with _refusing():
-            persist(lambda: ended.append(ending(lambda: partial(_require, _ask(hand, back, [])))))
+            persist(lambda: ended.append(ending(lambda: partial(_require, hand, _ask(hand, back, [])))))
     except (NotPlain, Lost):
         return False
     return ended[-1]
@@ -228,7 +228,7 @@ def _read_on(
     """Settle what came back, and take reads. Raises: NotPlain."""
     before = clock.boottime()
     with _refusing():
-        attempts, arguments, begin_within = _require(_ask(hand, back, reads, performer=performer))
+        attempts, arguments, begin_within = _require(hand, _ask(hand, back, reads, performer=performer))
     return [
         Taken(
             attempt=attempt,
@@ -253,7 +253,6 @@ def _read_on(
 def _ask(
     hand: Hand, back: Sequence[tuple[int, str]], reads: Sequence[Read], *, performer: uuid.UUID = _NOBODY
 ) -> sql.Answer:
-    notify.screen("runs", f"run.{hand.claim.run}")
     return sql.ask(
         "SELECT settled, attempts, arguments, begin_within_s FROM lw_read_on("
         "%s, %s, %s, %s, %s, %s::bigint[], %s::jsonb, %s::jsonb)",
@@ -270,11 +269,12 @@ def _ask(
     )
 
 
-def _require(answer: sql.Answer) -> tuple[Any, ...]:
+def _require(hand: Hand, answer: sql.Answer) -> tuple[Any, ...]:
     """What was taken: tries, their arguments, and within how many seconds each has to begin. Raises: NotPlain."""
     settled, *taken = answer.row()
     if settled is None:
         raise NotPlain
+    notify.screen("runs", f"run.{hand.claim.run}")
     return tuple(taken)
 
 
