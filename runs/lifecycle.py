@@ -1,7 +1,7 @@
 """Writer of runs: creating, claiming, moving, holding. Every move is one guarded UPDATE and its journal entry."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -124,8 +124,10 @@ def lock_held(claim: Claim) -> Run:
     return run
 
 
-def lock_with_descendants(run: int) -> list[Run]:
+def lock_with_descendants(run: int, *, then: Callable[[], None] = lambda: None) -> list[Run]:
     """Lock a run and all its descendants, child before parent, until no new child appears. The run itself comes last.
+
+    then: asks or queues what goes in the same message; it is undone, and done again, where a child has appeared.
 
     A child that appeared while its parent was waited for would be locked after it, and two that stop one tree could wait
     for each other: so these locks are let go (they are of a savepoint), and all are taken again in order.
@@ -140,10 +142,11 @@ def lock_with_descendants(run: int) -> list[Run]:
                     " ORDER BY id DESC FOR NO KEY UPDATE",
                     [run],
                 )
-                # Nothing is created under a locked parent.
-                now = {number for (number,) in sql.fetch_all(_DOWN, [run])}
+                now = sql.ask(_DOWN, [run])
+                then()
                 tree = sql.build(Run, locked.all())
-                if now != {one.pk for one in tree}:
+                # Nothing is created under a locked parent.
+                if {number for (number,) in now.all()} != {one.pk for one in tree}:
                     raise _Grew
                 return tree
         except _Grew:

@@ -1,7 +1,7 @@
 """A think step of an agent that decides in plain Python: its function runs in the tool process, on the same briefing."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,22 +73,26 @@ def carry_out(hand: Hand, taken: harmless.Taken, agent: Agent) -> tuple[list[Ste
     outcome = harmless.carry_out(hand, taken)
     attempt, performer = taken.call.attempt, hand.tools.living()
     decided: list[Step] = []
-    begun: list[reads.Begun] = []
+    begin: list[Callable[[], reads.Begun]] = []
 
     def take(planned: Sequence[Step]) -> None:
         plain = reads.leading(agent, planned)
         if plain and performer is not None:
-            begun.append(reads.begin(hand, agent, plain, performer=performer))
+            begin.append(reads.begin(hand, agent, plain, performer=performer))
 
     def settle(then: think.Then | None) -> None:
-        begun.clear()
+        begin.clear()
         decided[:] = _settle(hand, attempt, outcome, then)
 
     try:
-        persist(lambda: settle(take))
+        with reads.refusing():
+            persist(lambda: settle(take))
     except reads.NotPlain:
         persist(lambda: settle(None))
-    return decided, begun[0] if begun else None
+    try:
+        return decided, begin[0]() if begin else None
+    except reads.NotPlain:
+        return decided, None
 
 
 def _settle(hand: Hand, attempt: int, outcome: Outcome, then: think.Then | None = None) -> list[Step]:

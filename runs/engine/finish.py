@@ -34,7 +34,7 @@ def advance_finish(hand: Hand, step_id: int, agent: Agent) -> bool:
     with transaction.atomic(durable=True):
         switches.lock_shared()
         run = lifecycle.lock_held(hand.claim)
-        if _judge(run, step_id) is None:
+        if _judge(run, sql.ask(_JUDGED, [step_id])) is None:
             return False
     performed = harmless.perform(hand, step_id, _order)
     if performed is None:
@@ -65,13 +65,13 @@ _JUDGED = f"""
 """
 
 
-def _judge(run: Run, step_id: int) -> Step | None:
-    """Lock a finish step of a locked run. None: something stands against it; what holds its run, or is to be done first,
-    is chosen next.
+def _judge(run: Run, judged: sql.Answer) -> Step | None:
+    """A finish step of a locked run, locked by `_JUDGED`. None: something stands against it; what holds its run, or is to
+    be done first, is chosen next.
 
     Open work items refuse the claim; of a run that finishes with what it has, they are dropped.
     """
-    *columns, stands, works = sql.fetch_row(_JUDGED, [step_id])
+    *columns, stands, works = judged.row()
     (step,) = sql.build(Step, [columns])
     step.run = run
     if stands or not works:
@@ -140,12 +140,17 @@ def _succeed(
     evidence: Json,
     attempt: int | None = None,
     outcome: Outcome | None = None,
-    settle: Callable[[], Callable[[], object]] | None = None,
+    settle: Callable[[], Callable[[], object]] = lambda: lambda: None,
 ) -> bool:
     """End the run with its claim: its whole tree is locked first, child before parent. True: it has ended."""
     with transaction.atomic(durable=True), journal.together():
         switches.lock_shared()
-        tree = lifecycle.lock_with_descendants(hand.claim.run)
+        asked: list[tuple[Callable[[], object], sql.Answer]] = []
+
+        def ask() -> None:
+            asked[:] = [(settle(), sql.ask(_JUDGED, [step_id]))]
+
+        tree = lifecycle.lock_with_descendants(hand.claim.run, then=ask)
         run = tree[-1]
         if attempt is not None and outcome is not None:
             settling = harmless.close(hand.claim, attempt, outcome)
@@ -157,9 +162,9 @@ def _succeed(
                 return False
         elif run.epoch != hand.claim.epoch or run.state != RunState.RUNNING:
             raise Lost(hand.claim.run, hand.claim.epoch)
-        require_settled = settle() if settle is not None else lambda: None
-        step = steps.lock(step_id) if attempt is not None else _judge(run, step_id)
+        ((require_settled, judged),) = asked
         require_settled()
+        step = steps.lock(step_id) if attempt is not None else _judge(run, judged)
         if step is None:
             return False
         claimed: dict[str, Json] = {

@@ -95,18 +95,27 @@ def leading(agent: Agent, ready: Iterable[Step]) -> list[Read]:
 
 def advance_reads(hand: Hand, agent: Agent, reads: Sequence[Read]) -> bool:
     """Do these reads in order, as far as nothing comes between. False: the first one is for the general path."""
+    performer = hand.ready_tools()
     try:
-        begun = begin(hand, agent, reads, performer=hand.ready_tools())
+        with refusing():
+            begun = begin(hand, agent, reads, performer=performer)()
     except NotPlain:
         return False
     carry_on(hand, agent, begun)
     return True
 
 
-def begin(hand: Hand, agent: Agent, reads: Sequence[Read], *, performer: uuid.UUID) -> Begun:
-    """Take the first of some reads. Raises: NotPlain, after which nothing else can be done in a transaction around it."""
+def begin(hand: Hand, agent: Agent, reads: Sequence[Read], *, performer: uuid.UUID) -> Callable[[], Begun]:
+    """Take the first of some reads with the next statement, or with the commit. What came of it is known after that.
+
+    Raises NotPlain then, and nothing was taken; where more was begun than may be, it is what runs the statement that is
+    refused (see `refusing`).
+    """
     left = deque(reads)
-    return Begun(left=left, taken=_read_on(hand, agent, [], _choose(hand, agent, left), performer=performer))
+    chosen = _choose(hand, agent, left)
+    before = clock.boottime()
+    asked = _ask(hand, [], chosen, performer=performer)
+    return lambda: Begun(left=left, taken=_taken(hand, agent, chosen, asked, before=before))
 
 
 def carry_on(hand: Hand, agent: Agent, begun: Begun, *, ending: Ending | None = None) -> bool:
@@ -168,7 +177,7 @@ def _end(hand: Hand, agent: Agent, returned: Sequence[_Returned], ending: Ending
         return False
     ended: list[bool] = []
     try:
-        with _refusing():
+        with refusing():
             persist(lambda: ended.append(ending(lambda: partial(_require, hand, _ask(hand, back, [])))))
     except (NotPlain, Lost):
         return False
@@ -227,8 +236,13 @@ def _read_on(
 ) -> Sequence[Taken]:
     """Settle what came back, and take reads. Raises: NotPlain."""
     before = clock.boottime()
-    with _refusing():
-        attempts, arguments, begin_within = _require(hand, _ask(hand, back, reads, performer=performer))
+    with refusing():
+        return _taken(hand, agent, reads, _ask(hand, back, reads, performer=performer), before=before)
+
+
+def _taken(hand: Hand, agent: Agent, reads: Sequence[Read], asked: sql.Answer, *, before: float) -> Sequence[Taken]:
+    """before: this machine's clock before they were taken. Raises: NotPlain."""
+    attempts, arguments, begin_within = _require(hand, asked)
     return [
         Taken(
             attempt=attempt,
@@ -279,7 +293,7 @@ def _require(hand: Hand, answer: sql.Answer) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _refusing() -> Iterator[None]:
+def refusing() -> Iterator[None]:
     """Raises: NotPlain, where lw_read_on had begun to change something that it may not."""
     try:
         yield
