@@ -177,7 +177,10 @@ def tell_soft(window: int) -> None:
 
 
 def mismatches() -> list[tuple[int, Decimal, Decimal]]:
-    """(window, row says, entries say) of spent + reserved, wherever they differ. Empty when all is well."""
+    """(window, row says, entries say) of spent + reserved, wherever they differ. Empty when all is well.
+
+    A window keeps what was used when the entries of runs are deleted (`runs.retention`): those that lie back differ then.
+    """
     return [
         (int(window), row, entries)
         for window, row, entries in sql.fetch_all(

@@ -16,16 +16,22 @@ _MEDIA_TYPE_CHARS = 100
 
 
 def store(body: bytes, *, media_type: str) -> Artifact:
-    """Store `body` once; the same bytes give the same artifact."""
+    """Store `body` once; the same bytes give the same artifact. It is not deleted before the commit."""
     require_transaction()
     digest = hashlib.sha256(body).hexdigest()
-    sql.execute(
-        "INSERT INTO runs_artifact (digest, media_type, size, body, created_at) VALUES (%s, %s, %s, %s, lw_clock())"
-        " ON CONFLICT (digest) DO NOTHING",
-        # An agent's word for it may be anything, and must not cost the effect its result.
-        [digest, clean_text(media_type)[:_MEDIA_TYPE_CHARS], len(body), body],
-    )
-    return Artifact.objects.defer("body").get(digest=digest)
+    while True:
+        sql.execute(
+            "INSERT INTO runs_artifact (digest, media_type, size, body, created_at) VALUES (%s, %s, %s, %s, lw_clock())"
+            " ON CONFLICT (digest) DO NOTHING",
+            # An agent's word for it may be anything, and must not cost the effect its result.
+            [digest, clean_text(media_type)[:_MEDIA_TYPE_CHARS], len(body), body],
+        )
+        # None: it was there, and `deleteruns` deleted it since.
+        for artifact in Artifact.objects.raw(
+            "SELECT id, digest, media_type, size, created_at FROM runs_artifact WHERE digest = %s FOR KEY SHARE",
+            [digest],
+        ):
+            return artifact
 
 
 def shorten(value: Json) -> tuple[Json, Artifact | None]:

@@ -58,6 +58,16 @@ class RunEnded(Conflict):
         super().__init__(f"Run {run} has ended ({state}); a final state does not change.")
 
 
+class RunDeleted(Conflict):
+    code = "run_deleted"
+
+    def __init__(self, run: int) -> None:
+        super().__init__(
+            f"Run {run}, which was started with this Idempotency-Key, has ended and was deleted.",
+            remedy="Use a new key if another run is wanted.",
+        )
+
+
 class WrongState(Conflict):
     code = "wrong_state"
 

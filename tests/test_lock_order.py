@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ from tests.writers import (
     open_attempt,
     person,
     plan_act,
+    shifted,
     start,
     start_child,
     take,
@@ -128,6 +130,8 @@ def test_whatever_a_worker_and_a_person_do_the_locks_come_in_their_order(engine:
         engine.go(run)
         assert run.state == "succeeded"
         operations.stop_run(engine.start().pk, reason="enough", by=engine.person)
+        with shifted(timedelta(days=41)):
+            assert sum(done.runs for done in operations.delete_runs(older_than_s=40 * 86_400.0, by=engine.person)) == 3
     assert broken(transactions) == []
     seen = {kind for taken in transactions for kind in taken}
     assert seen == set(RANKS), "the test has seen every kind of lock"

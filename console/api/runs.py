@@ -46,7 +46,7 @@ def start_run(
     body: bodies.Start,
     idempotency_key: Annotated[str, Header(alias="Idempotency-Key")] = "",
 ) -> HttpResponse:
-    """The same `Idempotency-Key` with the same body gives the same run (200); with another body 422."""
+    """The same `Idempotency-Key` with the same body gives the same run (200), with another body 422; once it is deleted 409."""
     if len(idempotency_key) > 255 or not idempotency_key.isprintable():
         raise Malformed("The Idempotency-Key is not usable.", remedy="Use at most 255 printable characters.")
     start = operations.Start(

@@ -34,12 +34,13 @@ class ApiToken(models.Model):
 
 
 class StartRequest(models.Model):
-    """The Idempotency-Key of a start over the API: one run per caller and key."""
+    """The Idempotency-Key of a start over the API: one run per caller and key, also after that run was deleted."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     key = models.CharField(max_length=255)
     body_digest = models.CharField(max_length=64)
-    run = models.ForeignKey("Run", on_delete=models.CASCADE, related_name="+")
+    # It goes on naming a run that `deleteruns` deleted.
+    run = models.ForeignKey("Run", on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False)
     at = models.DateTimeField()
 
     class Meta:

@@ -23,13 +23,16 @@ from runs.operations.money import (
     withdraw_price,
 )
 from runs.operations.people import create_token, end_grant, revoke_token, set_grant, spend_sign_in_token
+from runs.operations.retention import delete_runs
 from runs.operations.starts import GOAL_CHARS, Start, create_child, start_run
 from runs.operations.stops import amend_run, engage_switch, pause_run, release_switch, resume_run, stop_run, stop_scope
 from runs.operations.wakes import wake_after_end, wake_lock_waiters
+from runs.retention import Deletion
 
 __all__ = [
     "GOAL_CHARS",
     "LONGEST_S",
+    "Deletion",
     "Ends",
     "Start",
     "amend_run",
@@ -44,6 +47,7 @@ __all__ = [
     "create_token",
     "decide",
     "delete_events",
+    "delete_runs",
     "end_allowance",
     "end_grant",
     "engage_switch",

@@ -10,7 +10,7 @@ from django.db import IntegrityError, transaction
 from runs import access, agents, budgets, clock, lifecycle, sql, switches
 from runs.access import Action
 from runs.agents import Json, digest
-from runs.errors import KeyReused, Malformed, NoLimit, SwitchedOff
+from runs.errors import KeyReused, Malformed, NoLimit, RunDeleted, SwitchedOff
 from runs.journal import Actor, person
 from runs.models import Run, StartRequest
 from runs.operations.amounts import check_amount, read_money
@@ -40,7 +40,7 @@ class Start:
 def start_run(start: Start, *, by: AbstractBaseUser, idempotency_key: str = "") -> tuple[Run, bool]:
     """Start a run; (run, whether it is new). The same key and body of one caller give the same run.
 
-    Raises: NotFound (a stranger), UnknownAgent, Forbidden, Malformed, NoLimit, SwitchedOff, KeyReused.
+    Raises: NotFound (a stranger), UnknownAgent, Forbidden, Malformed, NoLimit, SwitchedOff, KeyReused, RunDeleted.
     """
     agent = access.get_agent(by, start.agent)
     access.require(by, Action.START, agent.name)
@@ -119,12 +119,15 @@ def _create(start: Start, agent: agents.Agent, *, actor: Actor, parent: Run | No
 
 
 def _known_start(by: AbstractBaseUser, key: str, body: str) -> Run | None:
-    known = StartRequest.objects.filter(user_id=by.pk, key=key).select_related("run").first()
+    known = StartRequest.objects.filter(user_id=by.pk, key=key).first()
     if known is None:
         return None
     if known.body_digest != body:
         raise KeyReused
-    return known.run
+    run = Run.objects.filter(pk=known.run_id).first()
+    if run is None:
+        raise RunDeleted(known.run_id)
+    return run
 
 
 def _keep_start(by: AbstractBaseUser, key: str, body: str, run: Run) -> None:
