@@ -53,8 +53,9 @@ def plan_all(run: Run, asked: Sequence[Asked], *, actor: Actor = AGENT) -> list[
     require_transaction()
     if not asked:
         return []
-    rows = sql.fetch_all(_PLAN, [len(asked), run.pk, len(asked), _records(asked)])
-    planned = [_made(run, each, ident, number, at) for each, (ident, _, number, at) in zip(asked, rows, strict=True)]
+    cleaned = [_clean(each) for each in asked]
+    rows = sql.fetch_all(_PLAN, [len(asked), run.pk, len(asked), Jsonb(cleaned)])
+    planned = [_made(run, each, ident, number, at) for each, (ident, _, number, at) in zip(cleaned, rows, strict=True)]
     append_all(
         "step.planned",
         actor=actor,
@@ -79,12 +80,13 @@ def plan_taken(
     reserve: what is reserved for that try, which goes in the same message.
     """
     require_transaction()
+    cleaned = _clean(asked)
     planned = sql.ask(
-        _PLAN_TAKEN, [1, run.pk, 1, _records([asked]), run.epoch, holder, performer, lease_s, lease_s, timeout_s]
+        _PLAN_TAKEN, [1, run.pk, 1, Jsonb([cleaned]), run.epoch, holder, performer, lease_s, lease_s, timeout_s]
     )
     reserve()
     ident, _, number, created_at, attempt = planned.row()
-    step = _made(run, asked, ident, number, created_at)
+    step = _made(run, cleaned, ident, number, created_at)
     step.state, step.tries, step.began_at = StepState.TAKEN, 1, created_at
     after: dict[str, Json] = {"number": number, "kind": step.kind, "tool": step.tool}
     append("step.planned", run=run.pk, step=ident, after=after)
@@ -92,8 +94,13 @@ def plan_taken(
     return step, attempt
 
 
-def _records(asked: Sequence[Asked]) -> Jsonb:
-    return sql.records({**vars(each), "arguments": each.arguments or {}} for each in asked)
+def _clean(asked: Asked) -> dict[str, Json]:
+    """As it is stored: by the names of its columns."""
+    values = vars(asked) | {"arguments": asked.arguments or {}}
+    return {_COLUMNS.get(name, name): clean_json(value) for name, value in values.items()}
+
+
+_COLUMNS = {"reply_to": "reply_to_id", "fact": "fact_id", "subject": "subject_id"}
 
 
 def _insert(state: StepState, *, tries: int, began_at: str) -> str:
@@ -101,13 +108,13 @@ def _insert(state: StepState, *, tries: int, began_at: str) -> str:
         INSERT INTO runs_step (run_id, number, kind, state, reply_to_id, place, call_id, tool, contract, asked,
             arguments, because, rests_on, again, fact_id, subject_id, rounds, gate_reason, waiting_for, waiting_on,
             wait_note, and_then, tries, tries_granted, error, usd, created_at, began_at)
-        SELECT counted.id, step_seq - %s + nth, kind, '{state}', reply_to, place, call_id, tool, contract, arguments,
-            arguments, because, rests_on, again, fact, subject, 0, '', '', '', '', '', {tries}, 0, '', 0,
+        SELECT counted.id, step_seq - %s + nth, kind, '{state}', reply_to_id, place, call_id, tool, contract, arguments,
+            arguments, because, rests_on, again, fact_id, subject_id, 0, '', '', '', '', '', {tries}, 0, '', 0,
             (SELECT lw_now()), {began_at}
-        FROM counted, ROWS FROM (jsonb_to_recordset(%s) AS (kind text, reply_to bigint, place int, call_id text,
-            tool text, contract text, arguments jsonb, because text, rests_on jsonb, again text, fact bigint,
-            subject bigint)) WITH ORDINALITY AS asked(kind, reply_to, place, call_id, tool, contract, arguments,
-            because, rests_on, again, fact, subject, nth)
+        FROM counted, ROWS FROM (jsonb_to_recordset(%s) AS (kind text, reply_to_id bigint, place int, call_id text,
+            tool text, contract text, arguments jsonb, because text, rests_on jsonb, again text, fact_id bigint,
+            subject_id bigint)) WITH ORDINALITY AS asked(kind, reply_to_id, place, call_id, tool, contract, arguments,
+            because, rests_on, again, fact_id, subject_id, nth)
         ORDER BY nth RETURNING id, run_id, number, created_at
     """
 
@@ -127,32 +134,10 @@ _PLAN_TAKEN = f"""
 """
 
 
-def _made(run: Run, asked: Asked, ident: int, number: int, created_at: datetime) -> Step:
+def _made(run: Run, asked: dict[str, Json], ident: int, number: int, created_at: datetime) -> Step:
     """A step as it was planned, without a way to the database for what is known here."""
-    arguments = clean_json(asked.arguments or {})
-    step = sql.make(
-        Step,
-        _BLANK
-        | {
-            "id": ident,
-            "run_id": run.pk,
-            "number": number,
-            "kind": asked.kind,
-            "reply_to_id": asked.reply_to,
-            "place": asked.place,
-            "call_id": clean_text(asked.call_id),
-            "tool": clean_text(asked.tool),
-            "contract": asked.contract,
-            "asked": arguments,
-            "arguments": arguments,
-            "because": clean_text(asked.because),
-            "rests_on": [clean_text(name) for name in asked.rests_on],
-            "again": clean_text(asked.again),
-            "fact_id": asked.fact,
-            "subject_id": asked.subject,
-            "created_at": created_at,
-        },
-    )
+    own = {"id": ident, "run_id": run.pk, "number": number, "asked": asked["arguments"], "created_at": created_at}
+    step = sql.make(Step, _BLANK | asked | own)
     step.run = run
     return step
 
