@@ -98,9 +98,8 @@ def test_what_cannot_be_refreshed_is_one_card_for_all_runs_and_renewing_it_wakes
         engine.go(run)
         assert run.state == RunState.SUCCEEDED, run.why
     assert [engine.paid(order) for order in orders] == [1, 1]
-    known = Credential.objects.get(name="shop")
-    assert (known.renewals, known.refused_at) == (1, None)
-    assert JournalEntry.objects.filter(kind="credential.renewed", user=engine.person).exists()
+    assert Credential.objects.get(name="shop").refused_at is None
+    assert JournalEntry.objects.filter(kind="credential.renewed", user=engine.person).count() == 1
     assert "token-that-is" not in everything_stored()
 
 

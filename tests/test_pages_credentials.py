@@ -69,7 +69,8 @@ def test_renewing_decides_the_card_and_wakes_everyone(operator: User, approver: 
 def test_one_that_nobody_waits_for_is_noted(approver: User) -> None:
     client = client_of(approver)
     assert client.post("/credentials/renew", {"name": "model provider"}).status_code == 302
-    assert Credential.objects.get().renewals == 1
+    known = Credential.objects.get()
+    assert (known.name, known.renewed_by) == ("model provider", f"person:{approver}")
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,10 @@ from django.db import models
 
 
 class Credential(models.Model):
-    """What is known of a secret that tools name: never the secret itself. Written by `runs.credentials` alone.
-
-    `renewals` counts how often it was renewed.
-    """
+    """What is known of a secret that tools name: never the secret itself. Written by `runs.credentials` alone."""
 
     name = models.CharField(max_length=100, unique=True)
     expires_at = models.DateTimeField(null=True)
-    renewals = models.PositiveIntegerField(default=0)
     renewed_at = models.DateTimeField(null=True)
     renewed_by = models.CharField(max_length=200, blank=True, default="")
     refused_at = models.DateTimeField(null=True)

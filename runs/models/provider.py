@@ -13,7 +13,6 @@ class ProviderLimit(models.Model):
     reason = models.TextField(blank=True, default="")
     strikes = models.PositiveIntegerField(default=0)
     ramp_until = models.DateTimeField(null=True)
-    spaced_at = models.DateTimeField(null=True)  # while ramping: the place of the last call let through
     changed_at = models.DateTimeField()
     calls_per_minute = models.PositiveIntegerField(null=True, blank=True)  # null: no more than the provider says itself
     free_at = models.DateTimeField(null=True)  # the place of the next call; in the past: so many calls may go at once
