@@ -14,7 +14,7 @@ from runs.engine import advance, harmless
 from runs.engine import hand as hands
 from runs.engine.sweep import sweep_once
 from runs.engine.toolhost import Outcome
-from runs.engine.toolwire import Perform
+from runs.engine.toolwire import Function, Perform
 from runs.models import Attempt, JournalEntry, Run, Step
 from runs.states import AttemptOutcome, RunState, StepKind, StepState, Verdict, Verified, WaitingFor
 from tests.engine_tools import Engine, call, engine, shop_process, workers
@@ -141,6 +141,64 @@ def test_a_run_whose_time_is_over_does_not_succeed(
     engine.go(run)
     assert (run.state, run.end_reason) == (RunState.EXPIRED, "its max age passed")
     assert end_of(run).state == StepState.VOID
+
+
+@pytest.fixture
+def while_verified(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Do something when the claim was verified the first time, and the run has not ended yet."""
+
+    def arrange(act: Callable[[], object]) -> None:
+        carry_out, seen = harmless.carry_out, [0]
+
+        def carrying(hand: Any, taken: harmless.Taken) -> Outcome:
+            outcome = carry_out(hand, taken)
+            if taken.call.function is Function.VERIFY:
+                seen[0] += 1
+                if seen[0] == 1:
+                    act()
+            return outcome
+
+        monkeypatch.setattr(harmless, "carry_out", carrying)
+
+    return arrange
+
+
+def tries_of_end(run: Run) -> list[str]:
+    return list(Attempt.objects.filter(step=end_of(run)).order_by("number").values_list("outcome", flat=True))
+
+
+def test_a_pause_while_it_is_verified_holds_it(
+    engine: Engine, while_verified: Callable[[Callable[[], object]], None]
+) -> None:
+    run = start(engine, agent="verified")
+    while_verified(lambda: operations.pause_run(run.pk, reason="wait", by=engine.person))
+    engine.go(run)
+    assert (run.state, run.held_by, end_of(run).state) == (RunState.QUEUED, "paused: wait", StepState.PLANNED)
+    operations.resume_run(run.pk, reason="on", by=engine.person)
+    assert engine.go(run).state == RunState.SUCCEEDED
+    assert tries_of_end(run) == [AttemptOutcome.DONE] * 2
+
+
+def test_a_switch_while_it_is_verified_holds_it(
+    engine: Engine, while_verified: Callable[[Callable[[], object]], None]
+) -> None:
+    run, engaged = start(engine, agent="verified"), []
+    while_verified(lambda: engaged.append(operations.engage_switch("all", reason="hold", by=engine.person).pk))
+    engine.go(run)
+    assert (run.held_by, end_of(run).state) == ("switch all: hold", StepState.PLANNED)
+    operations.release_switch(engaged[0], reason="on", by=engine.person)
+    engine.until_rest(run, sweeps=2)
+    assert (run.state, tries_of_end(run)) == (RunState.SUCCEEDED, [AttemptOutcome.DONE] * 2)
+
+
+def test_a_run_whose_time_is_over_while_it_is_verified_does_not_succeed(
+    engine: Engine, while_verified: Callable[[Callable[[], object]], None]
+) -> None:
+    run = start(engine, agent="verified")
+    while_verified(lambda: sql.execute("UPDATE runs_run SET expires_at = lw_clock() WHERE id = %s", [run.pk]))
+    engine.go(run)
+    assert (run.state, run.end_reason) == (RunState.EXPIRED, "its max age passed")
+    assert (end_of(run).state, tries_of_end(run)) == (StepState.VOID, [AttemptOutcome.DONE])
 
 
 def test_a_stop_meanwhile_ends_it(engine: Engine, after_last: Callable[[Callable[[], object]], None]) -> None:

@@ -152,6 +152,7 @@ def _succeed(
 
         tree = lifecycle.lock_with_descendants(hand.claim.run, then=ask)
         run = tree[-1]
+        settling = None
         if attempt is not None and outcome is not None:
             settling = harmless.close(hand.claim, attempt, outcome)
             if settling is None or settling.late:
@@ -164,8 +165,10 @@ def _succeed(
             raise Lost(hand.claim.run, hand.claim.epoch)
         ((require_settled, judged),) = asked
         require_settled()
-        step = steps.lock(step_id) if attempt is not None else _judge(run, judged)
+        step = _judge(run, judged)
         if step is None:
+            if settling is not None:
+                steps.wake(settling.step, why="something came between while it was verified; it is verified again")
             return False
         claimed: dict[str, Json] = {
             "outcome": step.arguments.get("outcome"),
