@@ -36,6 +36,18 @@ class Chip:
 class Choice:
     value: str
     word: str
+    chosen: bool = False
+
+
+def offer(choices: Iterable[Choice], chosen: tuple[str, ...]) -> list[Choice]:
+    """For a menu, of which one is chosen: what is chosen as one choice of its own, when it is not just one of these."""
+    offered = [replace(choice, chosen=chosen == (choice.value,)) for choice in choices]
+    if not chosen or any(choice.chosen for choice in offered):
+        return offered
+    words = {choice.value: choice.word for choice in offered}
+    first = show(words.get(chosen[0], chosen[0]))
+    more = f" +{len(chosen) - 1}" if len(chosen) > 1 else ""
+    return [Choice(value=",".join(chosen), word=f"{_cut(first)}{more}", chosen=True), *offered]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +90,16 @@ class RunsFilter:
             *(("state", s) for s in self.states),
             *(("agent", a) for a in self.agents),
             *(("waiting_for", w) for w in self.waiting_for),
-            *(("label", f"{name}:{value}") for name, value in self.labels.items()),
+            *(("label", label) for label in self.labels_written),
             *([("q", self.q)] if self.q else []),
             *((name, value) for name, value in more.items() if value),
         ]
         return f"?{urlencode(pairs)}" if pairs else "?"
+
+    @property
+    def labels_written(self) -> list[str]:
+        """As they stand in the address."""
+        return [f"{name}:{value}" for name, value in self.labels.items()]
 
     @property
     def is_empty(self) -> bool:
@@ -114,11 +131,12 @@ class RunsFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A filter that is looked at often, with how many runs it finds."""
+    """A filter that is looked at often, with how many runs it finds; `within`: how many of the last while."""
 
     word: str
     query: str
     count: int
+    within: str
     css: str
     current: bool
 
@@ -134,7 +152,14 @@ def list_views(counts: RunCounts, current: RunsFilter) -> list[View]:
         ("Waiting on the world", RunsFilter(waiting_for=(WORLD,)), counts.on_the_world, ""),
     ]
     return [
-        View(word=word, query=wanted.write(), count=count, css=css, current=wanted == current)
+        View(
+            word=word,
+            query=wanted.write(),
+            count=count,
+            within="in 24 h" if wanted.states == (RunState.FAILED,) else "",
+            css=css,
+            current=wanted == current,
+        )
         for word, wanted, count, css in named
     ]
 
@@ -252,4 +277,8 @@ def sort_out(words: tuple[str, ...], known: Iterable[str], what: str) -> tuple[t
 
 
 def _quote(text: str) -> str:
-    return repr(text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…")
+    return repr(_cut(text))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"

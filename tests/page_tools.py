@@ -20,6 +20,23 @@ def read(response: Any) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
 
+def sent_by(response: Any, action: str) -> list[tuple[str, str]]:
+    """What a browser sends of the form that filters a list, as it stands there, without fields that are empty."""
+    form = re.search(rf'<form class="filters" action="{action}">(.*?)</form>', response.content.decode(), re.DOTALL)
+    assert form is not None, f"no form filters {action}"
+    pairs = []
+    for field in re.finditer(r"<(input|select)([^>]*)>", form[1]):
+        name = re.search(r' name="([^"]+)"', field[2])
+        value = re.search(r' value="([^"]*)"', field[2])
+        if field[1] == "select":
+            options = form[1][field.end() : form[1].index("</select>", field.end())]
+            value = re.search(r'<option value="([^"]*)" selected>', options)
+        ticked = 'type="checkbox"' not in field[2] or " checked" in field[2]
+        if name and value and value[1] and ticked:
+            pairs.append((name[1], html.unescape(value[1])))
+    return pairs
+
+
 def fields_of(response: Any, action: str) -> dict[str, str]:
     """The hidden fields of the first form that posts to an address."""
     form = re.search(rf'<form[^>]*action="{re.escape(action)}"[^>]*>(.*?)</form>', response.content.decode(), re.DOTALL)

@@ -17,7 +17,7 @@ from runs.queries.runpage import ACTED_BY
 from runs.states import RunState
 from tests import page_situations, situations
 from tests.crowd import explain, walk
-from tests.page_tools import client_of, read
+from tests.page_tools import client_of, read, sent_by
 from tests.people import make_person, make_stranger, operator, viewer
 
 __all__ = ["operator", "viewer"]
@@ -160,6 +160,27 @@ def test_filters_stand_in_the_address_and_can_be_taken_away_one_by_one(operator:
     assert 'href="/runs?agent=stock-watch"' in page.content.decode()
 
 
+def test_the_form_keeps_what_the_address_filters_and_it_has_no_field_for(operator: User, viewer: User) -> None:
+    runs = [situations.start(operator, labels={"shop": shop}) for shop in ("a&b", "a&b", "other")]
+    for run in runs[1:]:
+        operations.stop_run(run.pk, reason="wrong batch", by=operator)
+    client = client_of(viewer)
+    address = "/runs?state=queued,stopped&state=failed&label=shop:a%26b&waiting_for=&agent=gone,refund-desk"
+    page = client.get(address)
+    assert rows_of(page) == [runs[1].pk, runs[0].pk]
+    sent = sent_by(page, "/runs")
+    assert sent == [("state", "queued,stopped,failed"), ("agent", "gone,refund-desk"), ("label", "shop:a&b")]
+    assert re.findall(r"<option[^>]* selected>([^<]*)<", page.content.decode()) == ["Queued +2", "gone +1"]
+    # One thing is changed in the form: the rest stays, and each of it can be taken away.
+    page = client.get("/runs", [*(pair for pair in sent if pair[0] != "agent"), ("agent", "refund-desk")])
+    assert rows_of(page) == [runs[1].pk, runs[0].pk]
+    without = [chip.without for chip in page.context["filter"].chips]
+    assert "?state=stopped&state=failed&agent=refund-desk&label=shop%3Aa%26b" in without
+    assert "?state=queued&state=stopped&state=failed&agent=refund-desk" in without
+    assert all(f'href="/runs{link.replace("&", "&amp;")}"' in page.content.decode() for link in without)
+    assert sent_by(client.get("/runs?state=failed"), "/runs") == [("state", "failed")]
+
+
 def test_a_number_or_a_uid_in_the_search_field_leads_to_the_run(operator: User, viewer: User) -> None:
     run = situations.start(operator)
     client = client_of(viewer)
@@ -183,6 +204,17 @@ def test_a_wrong_filter_is_left_out_alone_and_the_page_says_so(operator: User, v
     assert 'value="parcel"' in response.content.decode()
     assert "It was left out" not in read(client.get("/runs?state=open&q=parcel"))
     assert client.get("/runs?after=x").status_code == 400
+
+
+def test_the_view_of_failures_says_of_which_time_its_count_is(operator: User, viewer: User) -> None:
+    old, new = situations.start(operator), situations.start(operator)
+    for run, days in ((old, 2), (new, 0)):
+        with transaction.atomic():
+            course.end(lifecycle.lock_with_descendants(run.pk), RunState.FAILED, reason="it could not")
+        clock.shift(timedelta(days=days))
+    page = client_of(viewer).get("/runs?state=failed")
+    assert rows_of(page) == [new.pk, old.pk]
+    assert "Failed 1 in 24 h" in read(page)
 
 
 def test_no_runs_yet_says_how_to_start_one(operator: User, viewer: User) -> None:

@@ -8,7 +8,7 @@ from django.views.decorators.http import require_safe
 
 from console.access import Reader
 from console.display.journal import HEAD, show_entry, write_cells
-from console.filters import Asked, read_day, read_run
+from console.filters import Asked, Choice, offer, read_day, read_run
 from console.views.exports import export
 from console.views.readers import for_readers
 from runs import clock
@@ -18,9 +18,9 @@ from runs.queries.paging import Window
 PAGE = 100
 _ASKED = ("person", "run", "action", "since", "until", "people")
 ACTIONS = (
-    ("", "Everything"),
     ("approval.", "Approvals"),
     ("run.", "Runs"),
+    ("runs.", "Deleted runs"),
     ("switch.", "Switches"),
     ("bulk.", "Bulk acts"),
     ("budget.", "Budgets"),
@@ -30,6 +30,9 @@ ACTIONS = (
     ("credential.", "Credentials"),
     ("step.", "Steps"),
     ("attempt.", "Attempts"),
+    ("key.", "Keys"),
+    ("event", "Events"),
+    ("provider.", "Providers"),
     ("notice.", "Notifications"),
     ("token.", "Tokens"),
     ("grant.", "Rights"),
@@ -53,7 +56,7 @@ def show_journal(request: Reader) -> HttpResponse:
         "is_newest": window.after is None,
         "asked": asked.values,
         "left_out": asked.wrong,
-        "actions": [{"value": value, "word": word} for value, word in ACTIONS],
+        "actions": _offer_actions(asked.text("action")),
     }
     return render(request, "journal/journal.html", context)
 
@@ -71,6 +74,11 @@ def export_journal(request: Reader) -> HttpResponse:
         lambda window: list_entries(wanted, window, agents=request.rights.agents),
         write_cells,
     )
+
+
+def _offer_actions(action: str) -> list[Choice]:
+    """The menu; with an action that is none of it when an address asks for that."""
+    return offer((Choice(value=value, word=word) for value, word in ACTIONS), (action,) if action else ())
 
 
 def _read_filter(asked: Asked) -> JournalFilter:

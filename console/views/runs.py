@@ -9,7 +9,7 @@ from django.views.decorators.http import require_safe
 
 from console.access import Reader
 from console.display.runlines import show_line
-from console.filters import STATE_CHOICES, WAIT_CHOICES, RunsFilter, list_views
+from console.filters import STATE_CHOICES, WAIT_CHOICES, Choice, RunsFilter, list_views, offer
 from console.views.readers import for_readers
 from runs import clock
 from runs.access import Action
@@ -33,7 +33,7 @@ def show_runs(request: Reader) -> HttpResponse:
     page = list_run_lines(wanted.as_query(), Window.read(after, PAGE), agents=request.rights.agents)
     now = clock.now()
     counts = count_runs(agents=request.rights.agents)
-    known = sorted(get_agents())
+    agents = [Choice(value=name, word=name) for name in sorted(get_agents()) if request.rights.sees(name)]
     shown = ",".join(str(line.run.id) for line in page.items)
     context = {
         "section": "runs",
@@ -45,9 +45,9 @@ def show_runs(request: Reader) -> HttpResponse:
         "views": list_views(counts, wanted),
         "older": wanted.write(after=page.next or "") if page.next else "",
         "newest_link": wanted.write() if after else "",
-        "state_choices": STATE_CHOICES,
-        "wait_choices": WAIT_CHOICES,
-        "agent_choices": [name for name in known if request.rights.sees(name)],
+        "state_choices": offer(STATE_CHOICES, wanted.states),
+        "wait_choices": offer(WAIT_CHOICES, wanted.waiting_for),
+        "agent_choices": offer(agents, wanted.agents),
         "may_start": request.rights.may(Action.START),
         "stale_in_s": _say_stale_in(page.items),
         "now": now,
