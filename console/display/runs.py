@@ -158,7 +158,7 @@ def _say_stop(run: RunDetail) -> list[str]:
         + (f" and the {plural(run.counts.children, 'run')} it started" if run.counts.children else "")
         + " ends as stopped; this can’t be undone"
     ]
-    calls = [flight for flight in run.in_flight if flight.tool]
+    calls = [flight for flight in run.in_flight if flight.tool and flight.behind is None]
     if calls:
         says.append(
             f"{plural(len(calls), 'call')} under way: it is asked to give up, then killed; what it did is still recorded"
@@ -350,6 +350,8 @@ def _limit_deadline(run: RunDetail, now: datetime, deadline: datetime) -> Limit:
 def _todo(run: RunDetail, extras: RunExtras) -> list[Todo]:
     now, found = extras.now, []
     for flight in run.in_flight:
+        if flight.behind is not None:
+            continue
         since = flight.began_at or flight.taken_at
         found.append(
             Todo(
@@ -358,6 +360,18 @@ def _todo(run: RunDetail, extras: RunExtras) -> list[Todo]:
                 title=f"Step {flight.step} {show(flight.tool) or flight.kind} is under way",
                 href=f"/runs/{run.id}?tab=timeline#step-{flight.step}",
                 note=f"attempt {flight.attempt} · {write_ago(since, now)}, at most {write_duration(flight.timeout_s)}",
+            )
+        )
+    if behind := [flight for flight in run.in_flight if flight.behind is not None]:
+        names = ", ".join(f"{flight.step} {show(flight.tool)}" for flight in behind[:3])
+        others = f" and {len(behind) - 3} more" if len(behind) > 3 else ""
+        found.append(
+            Todo(
+                icon="waiting",
+                css="quiet",
+                title=f"{'Step' if len(behind) == 1 else 'Steps'} {names}{others}: next",
+                href=f"/runs/{run.id}?tab=timeline#step-{behind[0].step}",
+                note=f"taken {write_ago(behind[0].taken_at, now)} ago; each is called when the one before it has returned",
             )
         )
     for card in extras.cards:

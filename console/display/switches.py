@@ -7,7 +7,7 @@ from console.display.figures import plural, write_ago, write_moment, write_took
 from console.display.marks import Mark
 from console.display.outside import show
 from runs.queries import SwitchCard
-from runs.queries.shapes import Participant
+from runs.queries.shapes import InFlight, Participant
 
 _STATES: dict[str, Mark] = {
     "acknowledged": Mark(word="Confirmed", icon="fresh", css="done"),
@@ -109,7 +109,7 @@ def show_switch(card: SwitchCard, now: datetime) -> SwitchView:
                 href=f"/runs/{each.run}",
                 what=f"{show(each.tool) or each.kind}, run {each.run}, step {each.step}",
                 age=write_ago(each.taken_at, now),
-                note="it has begun, and may have its effect" if each.began_at else "it has sent nothing, and will not",
+                note=_say_flight(each),
             )
             for each in card.in_flight
         ],
@@ -118,6 +118,12 @@ def show_switch(card: SwitchCard, now: datetime) -> SwitchView:
         drained=drained,
         lasted=write_ago(card.engaged_at, card.released_at or now),
     )
+
+def _say_flight(flight: InFlight) -> str:
+    if not flight.acts:
+        return "it changes nothing outside"
+    return "it has begun, and may have its effect" if flight.began_at else "it has sent nothing, and will not"
+
 
 
 def _show_participant(each: Participant, card: SwitchCard, now: datetime) -> Line:

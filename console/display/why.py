@@ -103,7 +103,7 @@ def _explain_end(run: RunDetail, extras: RunExtras) -> Why:
     if run.state == RunState.EXPIRED:
         answers.append(_name_limit(run))
     if run.in_flight:
-        calls = ", ".join(f"step {i.step} {show(i.tool) or i.kind}" for i in run.in_flight[:3])
+        calls = ", ".join(f"step {i.step} {show(i.tool) or i.kind}" for i in run.in_flight[:3] if i.behind is None)
         answers.append(Answer(label="Still under way", words=calls, css="is-danger"))
         answers.append(Answer(label="And then", words="its result is recorded; it changes nothing of the run"))
     elif run.counts.keys_in_doubt:

@@ -125,7 +125,18 @@ def list_numbers(wanted: RunFilter, limit: int, *, agents: Collection[str]) -> l
 
 
 def read_in_flight(attempts: QuerySet[Attempt]) -> list[InFlight]:
-    """The tries among these that are under way, oldest first, in one query."""
+    """The tries among these that are under way, oldest first, in one query.
+
+    A tool process does one call after another, in the order in which they were taken (see `runs.engine.reads`).
+    """
+    first: dict[uuid.UUID, Attempt] = {}
+
+    def find_ahead(attempt: Attempt) -> int | None:
+        if not attempt.step.tool or attempt.began_at is not None:
+            return None
+        ahead = first.setdefault(attempt.performer, attempt)
+        return None if ahead is attempt else ahead.step.number
+
     rows = attempts.filter(outcome=AttemptOutcome.OPEN).select_related("step").order_by("pk")
     return [
         InFlight(
@@ -141,6 +152,8 @@ def read_in_flight(attempts: QuerySet[Attempt]) -> list[InFlight]:
             lease_until=attempt.lease_until,
             holder=attempt.holder,
             progress=attempt.progress,
+            acts=attempt.key_id is not None,
+            behind=find_ahead(attempt),
         )
         for attempt in rows.defer("step__result", "step__arguments", "step__asked")
     ]
@@ -289,8 +302,10 @@ def _say_why(run: Run, waits: list[Wait], in_flight: list[InFlight], held: list[
     if run.state == RunState.WAITING:
         return run.why
     if in_flight:
-        steps = ", ".join(f"step {i.step}" + (f" ({i.tool})" if i.tool else f" ({i.kind})") for i in in_flight)
-        return f"Under way: {steps}."
+        at_work = [flight for flight in in_flight if flight.behind is None]
+        steps = ", ".join(f"step {i.step}" + (f" ({i.tool})" if i.tool else f" ({i.kind})") for i in at_work)
+        behind = len(in_flight) - len(at_work)
+        return f"Under way: {steps}." + (f" Taken, and next: {behind} more." if behind else "")
     if run.state == RunState.THINKING:
         return "The next step is a model call; it waits for the gateway to make it."
     if run.state == RunState.QUEUED:

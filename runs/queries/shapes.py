@@ -64,7 +64,11 @@ class BudgetView:
 
 @dataclass(frozen=True, kw_only=True)
 class InFlight:
-    """A try that is under way: `step` is its number within `run`; without `began_at` it has sent nothing yet."""
+    """A try that is under way: `step` is its number within `run`; one that acts has sent nothing without `began_at`.
+
+    `acts`: it may change something outside. `behind`: the step of the call that its process does before this one, as
+    far as is recorded; null for none.
+    """
 
     run: int
     step: int
@@ -78,6 +82,8 @@ class InFlight:
     lease_until: datetime
     holder: UUID
     progress: Json
+    acts: bool
+    behind: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,6 +64,8 @@ class Command(OperatorCommand):
             self.say(f"  Waits     step {wait.step} {plain(wait.tool)} for {wait.waiting_for}{on}{until}{then}{card}")
         for flight in run.in_flight:
             sent = f"sent {_time(flight.began_at)}" if flight.began_at else "nothing sent yet"
+            if flight.behind is not None:
+                sent = f"taken, behind step {flight.behind}"
             self.say(
                 f"  Under way step {flight.step} {plain(flight.tool or flight.kind)}: try {flight.attempt}, {sent}"
             )
