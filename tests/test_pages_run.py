@@ -122,7 +122,7 @@ def test_long_texts_are_cut_in_the_head_and_stand_there_whole_to_be_opened(opera
     assert head is not None
     why = re.search(r'<section class="why .*?</section>', page, re.DOTALL)
     assert why is not None
-    assert f"<h1>{'G' * 120}…</h1>" in head[0]
+    assert f'<h1 class="cut">{"G" * 120}…</h1>' in head[0]
     goal = (
         r'<details class="whole" id="whole-goal"><summary>All 500 characters</summary><div [^>]*>G{500}</div></details>'
     )
@@ -138,6 +138,73 @@ def test_long_texts_are_cut_in_the_head_and_stand_there_whole_to_be_opened(opera
     assert line[1].endswith("P…")
     assert re.search(r'id="whole-why"><summary>All \d+ characters</summary><div [^>]*>[^<]*P{600}', why[0])
     assert 'class="whole"' not in page_of(viewer, situations.start(operator)).content.decode()
+
+
+def test_what_a_run_was_started_with_and_why_it_was_stopped_are_cut_too(operator: User, viewer: User) -> None:
+    run = situations.start(
+        operator,
+        constraints=["C" * 500, "D" * 500],
+        inputs={"batch": "I" * 9000, "orders": ["J" * 50] * 20, "short": "K" * 100},
+        labels={f"l{n}": "L" * 150 for n in range(3)},
+    )
+    operations.stop_run(run.pk, reason="S" * 500, by=operator)
+    cut = {"C": 240, "D": 240, "I": 139, "J": 50, "K": 100, "L": 150, "S": 240}
+    for tab, letters in (("timeline", "CDIJKL"), ("journal", "CDIJKLS")):
+        page = page_of(viewer, run, tab).content.decode()
+        at_once = re.sub(
+            r"<details\b.*?</details>", lambda found: found[0].partition("</summary>")[0], page, flags=re.DOTALL
+        )
+        # The reason stands above all tabs, too.
+        assert {letter: max(map(len, re.findall(f"{letter}+", at_once))) for letter in letters} == {
+            letter: cut[letter] for letter in letters
+        }
+        for letter, length in (("C", 500), ("D", 500), ("I", 9000), ("S", 500)):
+            assert re.search(f"[^{letter}]{letter}{{{length}}}<", page), letter
+    opened = re.findall(r'<details[^>]* id="([^"]+)"', page)
+    assert len(opened) == len(set(opened))
+    assert len(re.findall("S{240}…", client_of(viewer).get("/journal").content.decode())) == 2
+
+
+def test_a_run_that_ended_before_its_first_step_promises_none(operator: User, viewer: User) -> None:
+    run = situations.start(operator)
+    assert "The first one is planned when a worker takes the run." in read(page_of(viewer, run))
+    operations.stop_run(run.pk, reason="wrong batch", by=operator)
+    for address in (f"/runs/{run.pk}", f"/runs/{run.pk}/panels/timeline"):
+        words = read(client_of(viewer).get(address))
+        assert "No step was planned The run ended before a worker had planned one." in words
+
+
+def test_a_read_that_waits_behind_another_is_not_said_to_be_under_way(operator: User, viewer: User) -> None:
+    run = situations.start(operator)
+    first = situations.take(run, tool="read_order", arguments={"order": "1001"})
+    numbers = [first.step.number]
+    with transaction.atomic():  # taken together, for one process
+        for order in ("1002", "1003"):
+            step = steps.plan(
+                lifecycle.lock(run.pk), steps.Asked(kind=StepKind.ACT, tool="read_order", arguments={"order": order})
+            )
+            steps.open_attempt(
+                step,
+                epoch=first.epoch,
+                holder=first.holder,
+                performer=first.performer,
+                lease_s=15.0,
+                begin_within_s=10.0,
+                timeout_s=30.0,
+            )
+            numbers.append(step.number)
+    words = read(page_of(viewer, run))
+    assert f"Under way: step {numbers[0]} (read_order). Taken, and next: 2 more." in words
+    assert words.count("is under way") == 1
+    assert f"Step {numbers[0]} read_order is under way" in words
+    assert f"Steps {numbers[1]} read_order, {numbers[2]} read_order: next" in words
+    seen = api_of(operator).get(f"/runs/{run.pk}").json()["in_flight"]
+    assert [flight["behind"] for flight in seen] == [None, numbers[0], numbers[0]]
+    assert "1 call under way" in read(page_of(operator, run))
+    situations.finish(first, {"order": "1001"})
+    words = read(page_of(viewer, run))
+    assert f"Step {numbers[1]} read_order is under way" in words
+    assert f"Step {numbers[2]} read_order: next" in words
 
 
 @pytest.mark.parametrize(

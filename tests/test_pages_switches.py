@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import uuid
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from runs.models import JournalEntry, Run, Switch
 from runs.queries import find_switch
 from runs.states import ProcessKind
 from tests import situations
-from tests.page_tools import client_of, fields_of, read
+from tests.page_tools import client_of, fields_of, read, sent_by
 from tests.people import api_of, approver, make_person, make_stranger, operator, viewer
 
 __all__ = ["approver", "operator", "viewer"]
@@ -215,6 +216,42 @@ def test_the_journal_is_found_by_person_run_action_and_day(operator: User, appro
         assert client.get("/journal.csv", asked).status_code == 400
     assert client.get("/journal", {"after": "x"}).status_code == 400
     assert client_of(make_stranger()).get("/journal").status_code == 404
+
+
+def test_a_long_reason_is_cut_and_a_switch_that_nobody_had_to_confirm_says_so(operator: User) -> None:
+    operations.engage_switch("tool:refund", reason="E" * 1900, by=operator)
+    released = operations.engage_switch("tool:read_order", reason="F" * 1900, by=operator)
+    operations.release_switch(released.pk, reason="G" * 1900, by=operator)
+    page = client_of(operator).get("/switches")
+    for letter in "EFG":
+        assert re.search(f"{letter}{{240}}…", page.content.decode())
+        assert re.search(f"All 1900 characters</summary><div [^>]*>{letter}{{1900}}<", page.content.decode())
+    assert "no process ran that had to acknowledge it" in read(page)
+    assert "acknowledged by all" not in read(page)
+
+
+def test_a_read_in_its_scope_is_not_said_to_have_sent_nothing(operator: User) -> None:
+    situations.take(situations.start(operator), tool="read_order", arguments={"order": "1001"})
+    operations.engage_switch("tool:read_order", reason="odd answers", by=operator)
+    words = read(client_of(operator).get("/switches"))
+    assert "it changes nothing outside" in words
+    assert "it has sent nothing" not in words
+
+
+def test_a_journal_that_an_address_narrows_to_an_action_says_to_which(operator: User, approver: User) -> None:
+    stopped = situations.start(operator)
+    operations.stop_run(stopped.pk, reason="wrong batch", by=operator)
+    client = client_of(approver)
+
+    def chosen(action: str) -> tuple[list[int], list[str], list[tuple[str, str]]]:
+        page: Any = client.get("/journal", {"action": action})
+        menu = re.findall(r"<option[^>]* selected>([^<]*)<", page.content.decode())
+        return [line.run for line in page.context["lines"]], menu, sent_by(page, "/journal")
+
+    assert chosen("run.stopped") == ([stopped.pk], ["run.stopped"], [("action", "run.stopped")])
+    assert chosen("run.")[1:] == (["Runs"], [("action", "run.")])
+    assert chosen("<b>")[:2] == ([], ["&lt;b&gt;"])
+    assert chosen("")[1:] == ([], [])
 
 
 def test_who_sees_one_agent_reads_only_its_entries_and_the_switches(operator: User) -> None:

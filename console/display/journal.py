@@ -5,7 +5,7 @@ from datetime import datetime
 
 from console.display.cells import write_number, write_text, write_time
 from console.display.figures import write_day
-from console.display.outside import show, write_brief, write_json
+from console.display.outside import SENTENCE, Text, shorten, show, write_brief, write_json
 from runs.agents import Json
 from runs.queries.journal import Entry
 
@@ -25,7 +25,7 @@ class EntryLine:
     step: int | None
     before: str
     after: str
-    why: str
+    why: Text
 
 
 def show_entry(entry: Entry, now: datetime) -> EntryLine:
@@ -41,7 +41,7 @@ def show_entry(entry: Entry, now: datetime) -> EntryLine:
         step=entry.step,
         before=write_side(entry.before),
         after=write_side(entry.after, 300),
-        why=show(entry.why),
+        why=shorten(show(entry.why), SENTENCE),
     )
 
 

@@ -16,7 +16,7 @@ from console.display.figures import (
     write_usd,
 )
 from console.display.marks import KIND, VERIFIED, WAITING, Mark, mark_run
-from console.display.outside import Shown, Text, shorten, show, show_value
+from console.display.outside import SENTENCE, Shown, Text, shorten, show, show_value, write_brief
 from console.display.waits import Until, say_until, say_whom
 from console.display.why import Answer, Why, explain
 from runs.queries import RunDetail
@@ -430,7 +430,7 @@ def _join(*parts: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What the run was started with, and who it is."""
+    """What the run was started with, and who it is. `inputs`: the name of each, all of it, and in a line."""
 
     id: int
     uid: str
@@ -440,9 +440,9 @@ class About:
     started_by: str
     epoch: int
     holder: str
-    constraints: list[str]
-    inputs: list[tuple[str, Shown]]
-    labels: str
+    constraints: list[Text]
+    inputs: list[tuple[str, Shown, str]]
+    labels: Text
     parent: int | None
     children: int
     deadline_at: datetime | None
@@ -458,9 +458,9 @@ def show_about(run: RunDetail, extras: RunExtras, *, model: str) -> About:
         started_by=show(run.started_by) or "the runtime",
         epoch=run.epoch,
         holder=extras.holder,
-        constraints=[show(str(constraint)) for constraint in run.constraints],
-        inputs=[(show(name), show_value(value)) for name, value in run.inputs.items()],
-        labels=", ".join(f"{show(name)}={show(str(value))}" for name, value in run.labels.items()),
+        constraints=[shorten(show(str(constraint)), SENTENCE) for constraint in run.constraints],
+        inputs=[(show(name), show_value(value), write_brief(value)) for name, value in run.inputs.items()],
+        labels=shorten(", ".join(f"{show(name)}={show(str(value))}" for name, value in run.labels.items()), SENTENCE),
         parent=run.parent,
         children=run.counts.children,
         deadline_at=run.deadline_at,

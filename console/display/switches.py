@@ -5,7 +5,7 @@ from datetime import datetime
 
 from console.display.figures import plural, write_ago, write_moment, write_took
 from console.display.marks import Mark
-from console.display.outside import show
+from console.display.outside import SENTENCE, Text, shorten, show
 from runs.queries import SwitchCard
 from runs.queries.shapes import InFlight, Participant
 
@@ -46,11 +46,11 @@ class SwitchView:
     name: str
     by: str
     at: datetime
-    reason: str
+    reason: Text
     released: bool
     released_by: str
     released_at: datetime | None
-    release_reason: str
+    release_reason: Text
     confirmed: int
     asked: int
     unconfirmed: int
@@ -65,11 +65,10 @@ class SwitchView:
     def steps(self) -> list[str]:
         """Requested, fenced, acknowledged, drained: how far it has come."""
         said = ["Fenced at once: nothing new is taken"]
-        said.append(
-            "acknowledged by all"
-            if not self.unconfirmed
-            else f"{plural(self.unconfirmed, 'process', 'processes')} not confirmed"
-        )
+        if self.unconfirmed:
+            said.append(f"{plural(self.unconfirmed, 'process', 'processes')} not confirmed")
+        else:
+            said.append("acknowledged by all" if self.asked else "no process ran that had to acknowledge it")
         said.append(self.drained)
         return said
 
@@ -95,11 +94,11 @@ def show_switch(card: SwitchCard, now: datetime) -> SwitchView:
         name=name,
         by=show(card.engaged_by) or "somebody",
         at=card.engaged_at,
-        reason=show(card.reason),
+        reason=shorten(show(card.reason), SENTENCE),
         released=card.released_at is not None,
         released_by=show(card.released_by),
         released_at=card.released_at,
-        release_reason=show(card.release_reason),
+        release_reason=shorten(show(card.release_reason), SENTENCE),
         confirmed=sum(each.state in ("acknowledged", "ended") for each in card.participants),
         asked=len(card.participants),
         unconfirmed=unconfirmed,
@@ -119,11 +118,11 @@ def show_switch(card: SwitchCard, now: datetime) -> SwitchView:
         lasted=write_ago(card.engaged_at, card.released_at or now),
     )
 
+
 def _say_flight(flight: InFlight) -> str:
     if not flight.acts:
         return "it changes nothing outside"
     return "it has begun, and may have its effect" if flight.began_at else "it has sent nothing, and will not"
-
 
 
 def _show_participant(each: Participant, card: SwitchCard, now: datetime) -> Line:

@@ -9,7 +9,7 @@ from console.display.evidence import BRIEF
 from console.display.figures import percent, plural, write_ago, write_booked, write_count, write_duration, write_limit
 from console.display.journal import find_icon, write_actor, write_kind, write_side
 from console.display.marks import ENTRY, FACT, FACT_GAUGE, KEY, STEP, WORK, Mark
-from console.display.outside import Shown, show, show_value, write_brief
+from console.display.outside import SENTENCE, Shown, Text, shorten, show, show_value, write_brief
 from runs.queries import FactRow, JournalRow, KeyRow, LedgerRow, WorkRow
 from runs.queries.factuse import NOT_USED, FactUses
 from runs.queries.failures import FailureRow
@@ -192,7 +192,7 @@ class FailureLine:
     what: str
     attempt: int
     words: str
-    error: str
+    error: Text
     after: Mark
     late: bool
     at: datetime
@@ -209,7 +209,7 @@ def show_failures(rows: list[FailureRow]) -> list[FailureLine]:
                 what=show(row.tool) or row.kind,
                 attempt=row.attempt,
                 words=f"{say_outcome(row.outcome)}{ended}",
-                error=show(row.error),
+                error=shorten(show(row.error), SENTENCE),
                 after=STEP[row.step_state],
                 late=row.late,
                 at=row.ended_at or row.taken_at,
@@ -263,7 +263,7 @@ class JournalLine:
     what: str
     before: str
     after: str
-    why: str
+    why: Text
 
 
 def show_journal(rows: list[JournalRow]) -> list[JournalLine]:
@@ -276,7 +276,7 @@ def show_journal(rows: list[JournalRow]) -> list[JournalLine]:
             what=write_kind(row.kind) + (f", step {row.step}" if row.step else ""),
             before=write_side(row.before),
             after=write_side(row.after, 300),
-            why=show(row.why),
+            why=shorten(show(row.why), SENTENCE),
         )
         for row in rows
     ]

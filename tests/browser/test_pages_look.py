@@ -121,6 +121,19 @@ def test_long_words_neither_widen_a_page_nor_push_why_off_a_phone_s_first_screen
     check_axe(page)
 
 
+def test_a_phone_s_bar_of_buttons_leaves_why_to_be_seen(browsing: Browsing, ada: User) -> None:
+    word = "W" * 500
+    run = situations.start(ada, goal=word)
+    operations.amend_run(run.pk, text=word, by=ada)
+    situations.ask_approval(run)
+    operations.engage_switch("tool:refund", reason=word, by=ada)
+    page = browsing.open(f"/runs/{run.pk}", user=ada, viewport={"width": 390, "height": 844})
+    why, bar = page.locator(".why-line").bounding_box(), page.locator(".sticky-bar").bounding_box()
+    assert why is not None
+    assert bar is not None
+    assert why["y"] + why["height"] <= bar["y"]
+
+
 def test_dialogs_are_in_order_too(browsing: Browsing, ada: User) -> None:
     asking = situations.ask_approval(situations.start(ada))
     page = browsing.open(f"/approvals/{asking.card.pk}", user=ada)
